@@ -1,0 +1,1 @@
+"""attnlab, an attention laboratory: what does this idea about attention do, and is that true?"""

@@ -1,0 +1,1 @@
+"""Mechanisms: the replaceable questions of attention, and the mixers that ask others."""

@@ -1,0 +1,1 @@
+"""Models: the networks a mechanism is put into."""

@@ -1,0 +1,157 @@
+"""A reader's own file: what does it define, and which question does it answer?"""
+
+import ast
+import hashlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from attnlab.catalog import QUESTIONS
+from attnlab.errors import BadSetting, LabError, Refused, Unknown, UserCodeError, listed
+from attnlab.mechanisms.parts import Position
+from attnlab.mechanisms.positions import Absolute
+from attnlab.mechanisms.visibility import Visible
+
+# What a builder or a constructor may ask for; several spellings of one thing.
+SIZES = {
+    "d_model": ("d_model", "dim", "embed_dim", "n_embd", "hidden_size", "width"),
+    "n_heads": ("n_heads", "heads", "num_heads", "n_head"),
+    "d_head": ("d_head", "head_dim", "dim_head"),
+    "length": ("length", "max_len", "max_length", "block_size"),
+}
+SIZE_OF = {spelling: size for size, spellings in SIZES.items() for spelling in spellings}
+
+
+def is_file(name: str) -> bool:
+    return name.endswith(".py") or ".py:" in name
+
+
+def read(what: str) -> Any:
+    """The object that path/to/file.py:Name names; without a name, the one thing that the file defines."""
+    path, _, name = what.partition(".py:")
+    module = _module(str(Path(path if name else what.removesuffix(".py")).with_suffix(".py")))
+    if not name:
+        return _only(module, what)
+    if not hasattr(module, name):
+        raise Unknown(f"thing in {Path(module.__file__ or what).name}", name, _public(module))
+    return getattr(module, name)
+
+
+def _only(module: ModuleType, what: str) -> Any:
+    names = _public(module)
+    if len(names) == 1:
+        return getattr(module, names[0])
+    if not names:
+        raise Refused(f"{what} defines no public function or class")
+    raise Refused(f"{what} defines several things: {listed(names)}; say which, as in {what}:{names[0]}")
+
+
+def _public(module: ModuleType) -> list[str]:
+    """What the file itself defines, in its order; imports do not count."""
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    defined = (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+    return [name for name in defined if not name.startswith("_")]
+
+
+def _module(path: str) -> ModuleType:
+    file = Path(path)
+    if not file.is_file():
+        raise LabError(f"there is no file {path}")
+    return _loaded(str(file.resolve()), file.stat().st_mtime_ns)
+
+
+@cache
+def _loaded(path: str, changed: int) -> ModuleType:
+    """The file as a module. Its own folder may be imported from while it loads; its error is shown as its own."""
+    name = f"attnlab_reader_{hashlib.blake2b(path.encode(), digest_size=6).hexdigest()}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise LabError(f"{path} cannot be loaded as Python")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(Path(path).parent))
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        del sys.modules[name]
+        raise UserCodeError(said(error, path)) from error
+    finally:
+        sys.path.remove(str(Path(path).parent))
+    return module
+
+
+def said(error: BaseException, path: str) -> str:
+    """The reader's own error at the reader's own line, as in `mine.py, line 3: NameError: …`."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        line = error.lineno
+        what = f"SyntaxError: {error.msg}"
+    else:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        line = lines[-1] if lines else None
+        what = f"{type(error).__name__}: {error}".strip(": ")
+    return f"{Path(path).name}{f', line {line}' if line else ''}: {what}"
+
+
+def question_of(thing: Any, *, name: str = "") -> str:
+    """Which question does it answer? Said by its `question`, by its type, or by the names of its parameters."""
+    named = getattr(thing, "question", None)
+    if named is not None:
+        if named not in QUESTIONS:
+            raise Unknown("question", str(named), QUESTIONS)
+        return str(named)
+    home = thing if inspect.isclass(thing) else type(thing)
+    if issubclass(home, Visible):
+        return "visibility"
+    if issubclass(home, Position | Absolute) or hasattr(home, "turn") or hasattr(home, "bias_of"):
+        return "position"
+    if hasattr(home, "open") and not issubclass(home, type):
+        return "projection"
+    call = home.forward if issubclass(home, nn.Module) else home.__call__ if inspect.isclass(thing) else thing
+    taken = [one for one in _parameters(call) if one != "self"]
+    question = _by_parameters(taken)
+    if question is None:
+        raise Refused(
+            f"{name or getattr(thing, '__name__', thing)} takes ({', '.join(taken)}) and answers no question of ours:"
+            " write (q, k, at) for a score, (scores, allowed) for a normalizer, (heads, x, tokens) for a merge,"
+            ' (at) for a visibility, a module of (x) for a mixer, or set question = "score" on it'
+        )
+    return question
+
+
+def _by_parameters(taken: list[str]) -> str | None:
+    if taken[:2] == ["q", "k"] and taken[2:3] in ([], ["at"]):
+        return "score"
+    if taken[:1] == ["scores"]:
+        return "normalizer"
+    if taken[:1] == ["heads"]:
+        return "merge"
+    if taken == ["at"]:
+        return "visibility"
+    return "mixer" if len(taken) >= 1 and taken[0] not in ("q", "query") else None
+
+
+def is_builder(thing: Any) -> bool:
+    """A function that asks only for sizes and settings returns a part; it is not one."""
+    if inspect.isclass(thing) or isinstance(thing, nn.Module) or not callable(thing):
+        return False
+    wanted = inspect.signature(thing).parameters.values()
+    keyword = all(one.kind is one.KEYWORD_ONLY for one in wanted)
+    return keyword and all(one.name in SIZE_OF or one.default is not one.empty for one in wanted)
+
+
+def _parameters(call: Callable[..., Any]) -> list[str]:
+    try:
+        wanted = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise BadSetting(f"{call!r} has no signature that can be read") from error
+    return [one.name for one in wanted if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
