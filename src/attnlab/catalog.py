@@ -61,7 +61,15 @@ ROWS = (*WEIGHS, "rows-sum-to-one", "nonnegative")
 FAST = (*ROWS, "fast-equals-explicit")
 PLAIN = (*FAST, "any-length")
 PLACED = (*PLAIN, "order-aware")
-FAULTY = (*WEIGHS, "nonnegative", "any-length", "rows-sum-to-one")
+FAULTY = (
+    *MIXES,
+    "weights-are-used",
+    "hidden-keys-weigh-nothing",
+    "cost:n^2",
+    "rows-sum-to-one",
+    "nonnegative",
+    "any-length",
+)
 
 
 def without(promises: tuple[str, ...], *taken: str) -> tuple[str, ...]:
@@ -104,14 +112,14 @@ CATALOG: tuple[Entry, ...] = (
     Entry("relative", "position", "positions:relative", "positions:relative", "after Shaw et al. 2018, arXiv:1803.02155", without(PLACED, "any-length")),
     Entry("deberta", "position", "positions:deberta", "positions:deberta", "He et al. 2020, arXiv:2006.03654", PLACED, brings={"score": "scaled-dot(terms=3)"}),
 
-    Entry("scaled-dot", "score", "scores:ScaledDot", "scores:ScaledDot", VASWANI, PLAIN),
-    Entry("dot", "score", "scores:Dot", "scores:Dot", LUONG, PLAIN),
-    Entry("cosine", "score", "scores:Cosine", "scores:Cosine", COURSE, PLAIN),
-    Entry("correlation", "score", "scores:Correlation", "scores:Correlation", COURSE, PLAIN),
-    Entry("negative-squared-distance", "score", "scores:NegativeSquaredDistance", "scores:NegativeSquaredDistance", COURSE, without(PLAIN, "fast-equals-explicit")),
-    Entry("gaussian", "score", "scores:Gaussian", "scores:Gaussian", "Nadaraya 1964; Watson 1964", without(PLAIN, "fast-equals-explicit")),
-    Entry("additive", "score", "scores:Additive", "scores:Additive", "Bahdanau et al. 2014, arXiv:1409.0473", without(PLAIN, "fast-equals-explicit")),
-    Entry("bilinear", "score", "scores:Bilinear", "scores:Bilinear", LUONG, PLAIN),
+    Entry("scaled-dot", "score", "scores:ScaledDot", "scores:scaled_dot", VASWANI, PLAIN),
+    Entry("dot", "score", "scores:Dot", "scores:dot", LUONG, PLAIN),
+    Entry("cosine", "score", "scores:Cosine", "scores:cosine", COURSE, PLAIN),
+    Entry("correlation", "score", "scores:Correlation", "scores:correlation", COURSE, PLAIN),
+    Entry("negative-squared-distance", "score", "scores:NegativeSquaredDistance", "scores:negative_squared_distance", COURSE, without(PLAIN, "fast-equals-explicit")),
+    Entry("gaussian", "score", "scores:Gaussian", "scores:gaussian", "Nadaraya 1964; Watson 1964", without(PLAIN, "fast-equals-explicit")),
+    Entry("additive", "score", "scores:Additive", "scores:additive", "Bahdanau et al. 2014, arXiv:1409.0473", without(PLAIN, "fast-equals-explicit")),
+    Entry("bilinear", "score", "scores:Bilinear", "scores:bilinear", LUONG, PLAIN),
     Entry("synthesizer", "score", "synthesizers:dense", "synthesizers:dense", SYNTHESIZER + "; one table for all heads as in CS224n A5", (*ROWS, "order-aware"), brings={"projection": "projections:keyless"}),
     Entry("synthesizer-per-head", "score", "synthesizers:dense_per_head", "synthesizers:dense_per_head", SYNTHESIZER, (*ROWS, "order-aware"), brings={"projection": "projections:keyless"}),
     Entry("synthesizer-random", "score", "synthesizers:random", "synthesizers:random", SYNTHESIZER, (*ROWS, "order-aware"), brings={"projection": "projections:value_only"}),
@@ -132,7 +140,7 @@ CATALOG: tuple[Entry, ...] = (
     Entry("relu-weights", "normalizer", "normalizers:ReluWeights", "normalizers:relu_weights", "Wortsman et al. 2023, arXiv:2309.08586", (*WEIGHS, "nonnegative", "any-length")),
     Entry("sparsemax", "normalizer", "normalizers:Sparsemax", "normalizers:sparsemax", "Martins and Astudillo 2016, arXiv:1602.02068", (*ROWS, "any-length")),
     Entry("zero-after-softmax", "normalizer", "normalizers:ZeroAfterSoftmax", "normalizers:zero_after_softmax", COURSE, FAULTY, breaks=("causal", "padding-invariant", "rows-sum-to-one")),
-    Entry("zero-after-softmax-renormalized", "normalizer", "normalizers:ZeroAfterSoftmaxRenormalized", "normalizers:zero_after_softmax_renormalized", COURSE, FAULTY, breaks=("finite",)),
+    Entry("zero-after-softmax-renormalized", "normalizer", "normalizers:ZeroAfterSoftmaxRenormalized", "normalizers:zero_after_softmax_renormalized", COURSE, FAULTY, breaks=("causal", "hidden-keys-weigh-nothing", "finite")),
     Entry("scores-times-mask", "normalizer", "normalizers:ScoresTimesMask", "normalizers:scores_times_mask", COURSE, FAULTY, breaks=("causal", "padding-invariant", "hidden-keys-weigh-nothing")),
     Entry("finite-floor", "normalizer", "normalizers:FiniteFloor", "normalizers:finite_floor", COURSE, FAULTY, breaks=("causal", "hidden-keys-weigh-nothing")),
 

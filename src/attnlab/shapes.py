@@ -1,13 +1,14 @@
 """What do the letters mean? The one legend of axes and array types.
 
 `b` batch, `h` head, `i` query position, `j` key position, `d` compared feature, `e` carried feature,
-`n` tokens of a run, `w` width of the model. `#` before a letter: the axis may also be 1.
+`n` tokens of a run, `m` of a memory, `w` width of the model. `#` before a letter: the axis may also be 1.
 """
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 Vectors = Float[Tensor, "b n w"]
+Memory = Float[Tensor, "b m _"]
 Ids = Int[Tensor, "b n"]
 Logits = Float[Tensor, "b n vocab"]
 

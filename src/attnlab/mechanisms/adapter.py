@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attnlab.errors import Refused
 from attnlab.mechanisms.tokens import Tokens
-from attnlab.shapes import Vectors
+from attnlab.shapes import Memory, Vectors
 
 
 class Adapted(nn.Module):
@@ -20,7 +20,7 @@ class Adapted(nn.Module):
     def forward(
         self,
         x: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,

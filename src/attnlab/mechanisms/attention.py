@@ -16,7 +16,7 @@ from attnlab.mechanisms.projections import separate
 from attnlab.mechanisms.scores import ScaledDot
 from attnlab.mechanisms.tokens import Pairs, Tokens
 from attnlab.mechanisms.visibility import EVERYTHING, Visible, Written
-from attnlab.shapes import Vectors, Weights
+from attnlab.shapes import Memory, Vectors, Weights
 
 
 class Attention(nn.Module):
@@ -53,7 +53,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,
@@ -64,7 +64,7 @@ class Attention(nn.Module):
     def weights(
         self,
         x: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,
@@ -76,7 +76,7 @@ class Attention(nn.Module):
     def start(
         self,
         like: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,

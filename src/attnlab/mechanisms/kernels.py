@@ -1,7 +1,7 @@
 """By which path are the weights and values multiplied? The explicit path defines; every other must equal it."""
 
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -12,7 +12,7 @@ from attnlab.mechanisms.normalizers import floor
 from attnlab.mechanisms.parts import Position, offers
 from attnlab.mechanisms.tokens import Pairs, Tokens
 from attnlab.mechanisms.visibility import CAUSAL, EVERYTHING
-from attnlab.shapes import Allowed, Heads, Key, Query, Value, Weights
+from attnlab.shapes import Allowed, AnyKey, AnyQuery, Heads, Value, Weights
 
 if TYPE_CHECKING:
     from attnlab.mechanisms.attention import Attention
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SMALLEST_BLOCK = 32
 
 
+@runtime_checkable
 class Path(Protocol):
     """From turned q, k and v to heads."""
 
@@ -29,7 +30,7 @@ class Path(Protocol):
         """The reason why this path cannot serve this attention."""
         ...
 
-    def __call__(self, core: "Attention", q: Query, k: Key, v: Value, at: Pairs) -> Heads: ...
+    def __call__(self, core: "Attention", q: AnyQuery, k: AnyKey, v: Value, at: Pairs) -> Heads: ...
 
 
 class Explicit:
@@ -40,10 +41,10 @@ class Explicit:
     def refuses(self, core: "Attention") -> str | None:
         return None
 
-    def __call__(self, core: "Attention", q: Query, k: Key, v: Value, at: Pairs) -> Heads:
+    def __call__(self, core: "Attention", q: AnyQuery, k: AnyKey, v: Value, at: Pairs) -> Heads:
         return carried(self.weights(core, q, k, at, core.visibility.given(at)(at)), v)
 
-    def weights(self, core: "Attention", q: Query, k: Key, at: Pairs, allowed: Allowed) -> Weights:
+    def weights(self, core: "Attention", q: AnyQuery, k: AnyKey, at: Pairs, allowed: Allowed) -> Weights:
         scores = core.score(q, k, at)
         bias = core.position.bias(q, k, at)
         if bias is not None:
@@ -63,7 +64,7 @@ class Fused:
             return "its normalizer is not a masked softmax"
         return None
 
-    def __call__(self, core: "Attention", q: Query, k: Key, v: Value, at: Pairs) -> Heads:
+    def __call__(self, core: "Attention", q: AnyQuery, k: AnyKey, v: Value, at: Pairs) -> Heads:
         bias = core.position.bias(q, k, at)
         factor: float = offers(core.normalizer, "as_softmax")
         q, k = offers(core.score, "as_dot")(q, k)
@@ -97,7 +98,7 @@ class Blocked:
             return core.whole()
         return None
 
-    def __call__(self, core: "Attention", q: Query, k: Key, v: Value, at: Pairs) -> Heads:
+    def __call__(self, core: "Attention", q: AnyQuery, k: AnyKey, v: Value, at: Pairs) -> Heads:
         if at.queries is not at.keys:
             return EXPLICIT(core, q, k, v, at)
         visible, n, batch = core.visibility.given(at), q.shape[2], len(q)

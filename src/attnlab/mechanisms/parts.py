@@ -5,13 +5,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from attnlab.mechanisms.tokens import Pairs, Tokens
-from attnlab.shapes import Allowed, Bias, Heads, Key, Query, Scores, Value, Vectors, Weights
+from attnlab.shapes import Allowed, Bias, Heads, Key, Memory, Query, Scores, Value, Vectors, Weights
 
 
+@runtime_checkable
 class Projection(Protocol):
     """Where do q, k and v come from?"""
 
-    def __call__(self, x: Vectors, memory: Vectors | None = None, /) -> tuple[Query, tuple[Tensor, ...]]:
+    def __call__(self, x: Vectors, memory: Memory | None = None, /) -> tuple[Query, tuple[Tensor, ...]]:
         """q, and what is worth keeping: (k, v), one shared tensor, v alone, or a latent. Its last two axes are
         tokens and features, so that a cache can grow it."""
         ...
@@ -31,12 +32,14 @@ class Position(nn.Module):
         return None
 
 
+@runtime_checkable
 class Score(Protocol):
     """How strongly? A score may also offer `as_dot(q, k)`: two tensors whose product is the score."""
 
     def __call__(self, q: Query, k: Key, at: Pairs, /) -> Scores: ...
 
 
+@runtime_checkable
 class Normalizer(Protocol):
     """How much? It is given the scores *and* the mask, and may change the number of heads.
 
@@ -47,19 +50,21 @@ class Normalizer(Protocol):
     def __call__(self, scores: Scores, allowed: Allowed, /) -> Weights: ...
 
 
+@runtime_checkable
 class Merge(Protocol):
     """How do the heads come together? It may offer `whole`: the reason why a step cannot equal the whole."""
 
     def __call__(self, heads: Heads, x: Vectors, tokens: Tokens, /) -> Heads: ...
 
 
+@runtime_checkable
 class Mixer(Protocol):
     """Any module from tokens to tokens: all that audits, training and views need."""
 
     def __call__(
         self,
         x: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,
@@ -73,7 +78,7 @@ class Weighs(Protocol):
     def weights(
         self,
         x: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,
@@ -87,7 +92,7 @@ class StepsThrough(Protocol):
     def start(
         self,
         like: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,

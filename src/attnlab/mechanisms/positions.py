@@ -13,7 +13,7 @@ from attnlab.mechanisms.parts import Position
 from attnlab.mechanisms.tokens import Pairs, Tokens
 from attnlab.mechanisms.visibility import Visible
 from attnlab.randomness import Stream
-from attnlab.shapes import Bias, Vectors, Weights
+from attnlab.shapes import Bias, Memory, Vectors, Weights
 
 BASE = 10_000.0
 
@@ -270,7 +270,7 @@ class Placed(nn.Module):
     def forward(
         self,
         x: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,
@@ -281,7 +281,7 @@ class Placed(nn.Module):
     def weights(
         self,
         x: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,
@@ -292,7 +292,7 @@ class Placed(nn.Module):
     def start(
         self,
         like: Vectors,
-        memory: Vectors | None = None,
+        memory: Memory | None = None,
         *,
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,

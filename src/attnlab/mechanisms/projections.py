@@ -7,7 +7,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from attnlab.errors import BadSetting, divides
-from attnlab.shapes import Heads, Key, Query, Value, Vectors
+from attnlab.shapes import Heads, Key, Memory, Query, Value, Vectors
 
 ROLES = ("query", "key", "value")
 
@@ -36,7 +36,7 @@ class Each(nn.Module):
         self.maps = nn.ModuleDict({self.plays[role]: chosen[role] for role in ROLES})
         self.keeps_one = key is value
 
-    def forward(self, x: Vectors, memory: Vectors | None = None, /) -> tuple[Query, tuple[Tensor, ...]]:
+    def forward(self, x: Vectors, memory: Memory | None = None, /) -> tuple[Query, tuple[Tensor, ...]]:
         source = x if memory is None else memory
         q = self._heads("query", x, self.n_heads)
         kept: dict[str, Tensor] = {}
@@ -159,7 +159,7 @@ class Keyless(nn.Module):
         self.maps = nn.ModuleDict({"query": nn.Linear(d_model, d_model)} if asks else {})
         self.maps["value"] = nn.Linear(d_model, d_model)
 
-    def forward(self, x: Vectors, memory: Vectors | None = None, /) -> tuple[Query, tuple[Tensor, ...]]:
+    def forward(self, x: Vectors, memory: Memory | None = None, /) -> tuple[Query, tuple[Tensor, ...]]:
         v = self._heads("value", x if memory is None else memory)
         q = self._heads("query", x) if "query" in self.maps else torch.zeros_like(self._split(x)[..., :0])
         return q, (v,)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -27,6 +27,7 @@ class Band(NamedTuple):
         return widest._replace(exact=any(side.exact and side[:2] == widest[:2] for side in (self, other)))
 
 
+@runtime_checkable
 class Rule(Protocol):
     """What a reader may write: any function from pairs to a mask, True where the query may look at the key."""
 
@@ -150,7 +151,7 @@ class First(Visible):
     length: int
 
     def __call__(self, at: Pairs, /) -> Allowed:
-        return (at.keys.order < self.length)[:, None, None, :]
+        return (at.keys.order < self.length)[:, None, None, :].expand(-1, -1, len(at.queries), -1)
 
 
 def prefix(*, length: int = 8) -> Visible:
@@ -225,7 +226,7 @@ class KeysAre(Visible):
     mark: str
 
     def __call__(self, at: Pairs, /) -> Allowed:
-        return at.keys.marks[self.mark].bool()[:, None, None, :]
+        return at.keys.marks[self.mark].bool()[:, None, None, :].expand(-1, -1, len(at.queries), -1)
 
     def given(self, at: Pairs) -> Visible:
         return self if self.mark in at.keys.marks else EVERYTHING
