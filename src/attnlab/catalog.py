@@ -53,6 +53,10 @@ class Entry(NamedTuple):
         return _resolve("attnlab.oracles", self.twin)
 
 
+def without(promises: tuple[str, ...], *taken: str) -> tuple[str, ...]:
+    return tuple(promise for promise in promises if promise not in taken)
+
+
 # What attention keeps, whatever answers one of its questions.
 MIXES = ("causal", "batch-independent", "padding-invariant", "agrees-with-twin")
 STEPS = (*MIXES, "step-equals-whole")
@@ -61,20 +65,8 @@ ROWS = (*WEIGHS, "rows-sum-to-one", "nonnegative")
 FAST = (*ROWS, "fast-equals-explicit")
 PLAIN = (*FAST, "any-length")
 PLACED = (*PLAIN, "order-aware")
-FAULTY = (
-    *MIXES,
-    "weights-are-used",
-    "hidden-keys-weigh-nothing",
-    "cost:n^2",
-    "rows-sum-to-one",
-    "nonnegative",
-    "any-length",
-)
-
-
-def without(promises: tuple[str, ...], *taken: str) -> tuple[str, ...]:
-    return tuple(promise for promise in promises if promise not in taken)
-
+LINEAR = (*without(ROWS, "cost:n^2"), "any-length", "cost:n^1")
+FAULTY = (*without(ROWS, "step-equals-whole"), "any-length")
 
 VASWANI = "Vaswani et al. 2017, arXiv:1706.03762"
 SYNTHESIZER = "Tay et al. 2020, arXiv:2005.00743"
@@ -108,9 +100,9 @@ CATALOG: tuple[Entry, ...] = (
     Entry("rotary", "position", "positions:rotary", "positions:rotary", "Su et al. 2021, arXiv:2104.09864", PLACED),
     Entry("alibi", "position", "positions:alibi", "positions:alibi", ALIBI, (*PLACED, "favors-near")),
     Entry("alibi-symmetric", "position", "positions:alibi_symmetric", "positions:alibi_symmetric", ALIBI, (*PLACED, "favors-near")),
-    Entry("t5", "position", "positions:t5", "positions:t5", "Raffel et al. 2020, arXiv:1910.10683", PLACED),
-    Entry("relative", "position", "positions:relative", "positions:relative", "after Shaw et al. 2018, arXiv:1803.02155", without(PLACED, "any-length")),
-    Entry("deberta", "position", "positions:deberta", "positions:deberta", "He et al. 2020, arXiv:2006.03654", PLACED, brings={"score": "scaled-dot(terms=3)"}),
+    Entry("t5", "position", "positions:t5", "positions:t5", "Raffel et al. 2020, arXiv:1910.10683", without(PLACED, "fast-equals-explicit")),
+    Entry("relative", "position", "positions:relative", "positions:relative", "after Shaw et al. 2018, arXiv:1803.02155", without(PLACED, "any-length", "fast-equals-explicit")),
+    Entry("deberta", "position", "positions:deberta", "positions:deberta", "He et al. 2020, arXiv:2006.03654", without(PLACED, "fast-equals-explicit"), brings={"score": "scaled-dot(terms=3)"}),
 
     Entry("scaled-dot", "score", "scores:ScaledDot", "scores:scaled_dot", VASWANI, PLAIN),
     Entry("dot", "score", "scores:Dot", "scores:dot", LUONG, PLAIN),
@@ -154,11 +146,11 @@ CATALOG: tuple[Entry, ...] = (
     Entry("talking-heads", "merge", "normalizers:TalkingHeads", "normalizers:talking_heads", "Shazeer et al. 2020, arXiv:2003.02436", (*WEIGHS, "any-length"), wraps="normalizer"),
     Entry("gated", "merge", "merges:Gated", "merges:gated", "Qiu et al. 2025, arXiv:2505.06708", PLAIN),
 
-    Entry("aft-full", "mixer", "aft:aft_full", "aft:aft_full", AFT, (*STEPS, "order-aware", "cost:n^2")),
-    Entry("aft-simple", "mixer", "aft:aft_simple", "aft:aft_simple", AFT, (*STEPS, "any-length", "cost:n^1")),
-    Entry("aft-local", "mixer", "aft:aft_local", "aft:aft_local", AFT, (*STEPS, "order-aware", "cost:n^2")),
-    Entry("fastformer", "mixer", "fastformer:fastformer", "fastformer:fastformer", "Wu et al. 2021, arXiv:2108.09084", (*STEPS, "any-length", "cost:n^1")),
-    Entry("linear", "mixer", "linear:linear", "linear:linear", "Katharopoulos et al. 2020, arXiv:2006.16236", (*STEPS, "any-length", "cost:n^1", "weights-are-used", "rows-sum-to-one", "nonnegative")),
+    Entry("aft-full", "mixer", "aft:aft_full", "aft:aft_full", AFT, (*ROWS, "order-aware")),
+    Entry("aft-simple", "mixer", "aft:aft_simple", "aft:aft_simple", AFT, LINEAR),
+    Entry("aft-local", "mixer", "aft:aft_local", "aft:aft_local", AFT, (*ROWS, "order-aware")),
+    Entry("fastformer", "mixer", "fastformer:fastformer", "fastformer:fastformer", "Wu et al. 2021, arXiv:2108.09084", (*STEPS, "any-length", "order-aware", "cost:n^1")),
+    Entry("linear", "mixer", "linear:linear", "linear:linear", "Katharopoulos et al. 2020, arXiv:2006.16236", LINEAR),
     Entry("differential", "mixer", "differential:differential", "differential:differential", "Ye et al. 2024, arXiv:2410.05258", (*WEIGHS, "any-length")),
     Entry("latent", "mixer", "latent:latent", "latent:latent", "DeepSeek-AI 2024, arXiv:2405.04434", PLACED),
     Entry("recurrent", "mixer", "recurrent:recurrent", "recurrent:recurrent", "Elman 1990", (*STEPS, "any-length", "order-aware", "cost:n^1")),

@@ -83,9 +83,7 @@ def test_the_lock_holds_a_version_within_every_range() -> None:
         str(one)
         for one in asked
         if one.name != PROJECT["name"]
-        and not any(
-            one.specifier.contains(version) for version in versions.get(canonicalize_name(one.name), ())
-        )
+        and not any(one.specifier.contains(version) for version in versions.get(canonicalize_name(one.name), ()))
     ]
     assert {"torch", "numpy", "einops", "jaxtyping", "typer", "rich"} <= {one.name for one in asked}
     assert missing == []
@@ -156,9 +154,7 @@ def test_a_folder_that_has_moved_is_installed_again(make: ModuleType, tmp_path: 
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["clean", "--help"], ["lint", "src"]])
-def test_words_that_mean_nothing_are_refused_and_nothing_is_removed(
-    words: list[str], make: ModuleType
-) -> None:
+def test_words_that_mean_nothing_are_refused_and_nothing_is_removed(words: list[str], make: ModuleType) -> None:
     said = subprocess.run([sys.executable, make.__file__, *words], capture_output=True, text=True)
     assert said.returncode == 2
     assert make.STAMP.exists()

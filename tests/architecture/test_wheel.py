@@ -46,9 +46,7 @@ def test_an_installed_copy_runs_in_another_folder(wheel: Path, tmp_path: Path) -
 
     def ran(*words: str) -> str:
         found = {**os.environ, "PYTHONPATH": str(tmp_path / "copy")}
-        done = subprocess.run(
-            [sys.executable, *words], cwd=elsewhere, env=found, capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, *words], cwd=elsewhere, env=found, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -62,6 +62,8 @@ class Fused:
             return "its score is not a product of two vectors"
         if offers(core.normalizer, "as_softmax") is None:
             return "its normalizer is not a masked softmax"
+        if any(table.requires_grad and table.device.type == "cpu" for table in core.position.parameters()):
+            return "its bias is learned, and on a CPU the kernel would store every weight after all"
         return None
 
     def __call__(self, core: "Attention", q: AnyQuery, k: AnyKey, v: Value, at: Pairs) -> Heads:

@@ -1,5 +1,6 @@
 """How strongly does a query ask for a key?"""
 
+from functools import partial
 from math import log
 
 import torch
@@ -12,6 +13,9 @@ from attnlab.errors import BadSetting
 from attnlab.mechanisms.tokens import Pairs
 from attnlab.randomness import Stream, by_width
 from attnlab.shapes import Key, Query, Scores
+
+STORED = 2**25
+"""The most numbers that a score may keep for each tensor between q, k and itself."""
 
 
 class ScaledDot(nn.Module):
@@ -95,29 +99,27 @@ class Gaussian(nn.Module):
 class Additive(nn.Module):
     """s_ij = u_h·tanh(q_i + k_j)"""
 
-    def __init__(self, *, n_heads: int, d_head: int, block: int = 16) -> None:
+    def __init__(self, *, n_heads: int, d_head: int) -> None:
         super().__init__()
-        if block < 1:
-            raise BadSetting(f"additive(block={block}): a block holds at least 1 query")
         self.readout = nn.Parameter(torch.empty(n_heads, d_head))
-        self.block = block
         nn.init.normal_(self.readout)
 
     def draw(self, stream: Stream) -> None:
         self.readout.normal_(generator=stream("readout"))
 
     def forward(self, q: Query, k: Key, at: Pairs, /) -> Scores:
-        # n² d numbers stand between q, k and the scores: a block of queries at a time, computed again on the way back.
-        blocks = [
-            checkpoint(_additive, part, k, self.readout, use_reentrant=False, preserve_rng_state=False)
-            for part in q.split(self.block, dim=2)
-        ]
-        return torch.cat(blocks, dim=2)
+        # n² d numbers stand between q, k and the scores: where they are many they go a block of queries at a time,
+        # and are computed again on the way back instead of being stored.
+        readout = self.readout.to(q.dtype)
+        rows = max(1, STORED // (k.numel() or 1))
+        if rows >= q.shape[2]:
+            return _additive(q, k, readout)
+        again = partial(checkpoint, _additive, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([again(part, k, readout) for part in q.split(rows, dim=2)], dim=2)
 
 
 def _additive(q: Tensor, k: Tensor, readout: Tensor) -> Tensor:
-    asked = torch.tanh(q[:, :, :, None] + k[:, :, None])
-    return einsum(asked, readout.to(q.dtype), "b h i j d, h d -> b h i j")
+    return (torch.tanh(q[:, :, :, None] + k[:, :, None]) @ readout[:, None, :, None]).squeeze(-1)
 
 
 class Bilinear(nn.Module):

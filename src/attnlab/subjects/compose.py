@@ -1,7 +1,7 @@
 """A variant, as a recipe, a command or a Python call spells it, becomes a mixer or a model."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class Built(NamedTuple):
     absolute: Absolute | None
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
     """What answers one question: a builder and the settings it was written with."""
 
     written: str
@@ -122,8 +122,8 @@ def compose(
             raise Unknown("question", question, QUESTIONS)
     if path not in PATHS:
         raise Unknown("path", path, PATHS)
-    answers = {question: _answer(question, value) for question, value in variant.items() if question != "visibility"}
-    visible = _visible(variant.get("visibility", default_visibility), default_visibility)
+    answers = {question: answer_of(question, value) for question, value in variant.items() if question != "visibility"}
+    visible = _visible(variant.get("visibility", default_visibility), default_visibility, size, seed)
     maker = _Maker(size, visible, PATHS[path], seed)
     mixer = answers.pop("mixer", None)
     if mixer is not None and mixer.written != "attention":
@@ -136,10 +136,10 @@ def compose(
     return built
 
 
-def _attention(answers: dict[str, _Answer], maker: "_Maker", dropout: float) -> Built:
+def _attention(answers: dict[str, Answer], maker: "_Maker", dropout: float) -> Built:
     made = {name: maker.make(name, answer) for name, answer in answers.items() if not answer.wraps}
     if "projection" not in made:
-        made["projection"] = maker.make("projection", _answer("projection", "separate"))
+        made["projection"] = maker.make("projection", answer_of("projection", "separate"))
     for name, answer in answers.items():
         if answer.wraps:
             made[answer.wraps] = maker.make(name, answer, **{answer.wraps: made.get(answer.wraps, Softmax())})
@@ -150,26 +150,24 @@ def _attention(answers: dict[str, _Answer], maker: "_Maker", dropout: float) -> 
     return Built(Attention(**made, out=out, visibility=maker.visible, path=maker.path), absolute)
 
 
-def _mixer(answer: _Answer, others: dict[str, _Answer], maker: "_Maker", *, stated: bool) -> Built:
+def _mixer(answer: Answer, others: dict[str, Answer], maker: "_Maker", *, stated: bool) -> Built:
     """A mixer answers every question itself, except those its builder asks for; absolute positions go with any."""
     position = others.pop("position", None)
     placed = None if position is None else maker.make("position", position)
     asks = inspect.signature(answer.builder).parameters if answer.ours else {}
     absolute = placed if isinstance(placed, Absolute) else None
-    refused = [
-        *others,
-        *(["position"] if placed is not None and absolute is None and "position" not in asks else []),
-    ]
-    refused += ["visibility"] if stated and "visibility" not in asks and maker.visible != CAUSAL else []
+    suits = placed is None or absolute is not None or ("position" in asks and position and not position.brings)
+    refused = [*others, *([] if suits else ["position"])]
+    if stated and "visibility" not in asks and maker.visible != CAUSAL:
+        refused.append("visibility")
     if refused:
-        raise Refused(
-            f"{answer.written} answers every question itself and cannot be given a {listed(refused)} of its own"
-        )
+        what = f"cannot be given a {listed(refused)} of its own"
+        raise Refused(f"{answer.written} answers every question itself and {what}")
     given = {} if absolute is not None or placed is None else {"position": placed}
     return Built(adapted(maker.make("mixer", answer, **given)), absolute)
 
 
-def _with_brought(answers: dict[str, _Answer]) -> dict[str, _Answer]:
+def _with_brought(answers: dict[str, Answer]) -> dict[str, Answer]:
     """The parts that others bring along; two answers to one question are a conflict unless they say the same."""
     complete = dict(answers)
     for answer in answers.values():
@@ -179,7 +177,7 @@ def _with_brought(answers: dict[str, _Answer]) -> dict[str, _Answer]:
                 raise Refused(
                     f"{answer.written} brings its own {question}, and {other.written} answers it too; leave one out"
                 )
-            complete[question] = _answer(question, written)
+            complete[question] = answer_of(question, written)
     return complete
 
 
@@ -189,61 +187,53 @@ class _Maker:
     def __init__(self, size: Size, visible: Visible, path: Path, seed: int) -> None:
         self.size, self.visible, self.path, self.seed = size, visible, path, seed
 
-    def make(self, question: str, answer: _Answer, **parts_it_may_ask_for: Any) -> Any:
-        sizes = {"d_model": self.size.d_model, "n_heads": self.size.n_heads, "length": self.size.length}
-        offered = {"visibility": self.visible, "path": self.path, **parts_it_may_ask_for}
+    def make(self, question: str, answer: Answer, **parts_it_may_ask_for: Any) -> Any:
         if not answer.ours:
-            return self._reader(question, answer, sizes)
+            return from_reader(question, answer, self.size, self.seed)
+        offered = {"visibility": self.visible, "path": self.path, **parts_it_may_ask_for}
         wanted = inspect.signature(answer.builder).parameters
         structure = {name: offered[name] for name in wanted if name in offered}
-        context = {
-            name: self.size.d_head if name == "d_head" else sizes[name] for name in wanted if name in files.SIZES
-        }
+        context = {name: getattr(self.size, name) for name in wanted if name in files.SIZES}
         settings = bound(
             answer,
             [name for name in wanted if name not in structure and name not in ("d_model", "n_heads", "d_head")],
         )
         return answer.builder(**{**structure, **context, **settings})
 
-    def _reader(self, question: str, answer: _Answer, sizes: Mapping[str, int]) -> Any:
-        """A reader's part as it is, built where it is a class or a builder, in the state its name gives chance."""
-        thing = answer.builder
-        buildable = inspect.isclass(thing) or files.is_builder(thing)
-        if not buildable:
-            if not answer.settings:
-                return thing
-            if isinstance(thing, nn.Module) or not callable(thing):
-                raise BadSetting(f"{answer.written}: this is already built and takes no settings")
-            taken = [one.name for one in inspect.signature(thing).parameters.values() if one.default is not one.empty]
-            return partial(thing, **bound(answer, taken))
-        wanted = inspect.signature(thing).parameters
-        context = {
-            name: self.size.d_head if files.SIZE_OF[name] == "d_head" else sizes[files.SIZE_OF[name]]
-            for name in wanted
-            if name in files.SIZE_OF
-        }
-        settings = bound(answer, [name for name in wanted if name not in ("args", "kwargs")])
-        missing = [
-            name
-            for name, one in wanted.items()
-            if one.default is one.empty
-            and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-            and name not in context
-            and name not in settings
-        ]
-        if missing:
-            raise BadSetting(f"{answer.written} needs {listed(missing)}; write {answer.written}({missing[0]}=…)")
-        try:
-            with seeded(self.seed, question):
-                return thing(**{**context, **settings})
-        except LabError:
-            raise
-        except Exception as error:
-            path = inspect.getsourcefile(thing) or ""
-            raise UserCodeError(files.said(error, path)) from error
+
+def from_reader(question: str, answer: Answer, size: Size, seed: int) -> Any:
+    """A reader's part as it is, built where it is a class or a builder, in the state its name gives chance."""
+    thing = answer.builder
+    if not (inspect.isclass(thing) or files.is_builder(thing)):
+        if not answer.settings:
+            return thing
+        if isinstance(thing, nn.Module) or not callable(thing):
+            raise BadSetting(f"{answer.written}: this is already built and takes no settings")
+        return partial(thing, **bound(answer, files.settings_of(thing)))
+    wanted = inspect.signature(thing).parameters
+    context = {name: getattr(size, files.SIZE_OF[name]) for name in wanted if name in files.SIZE_OF}
+    settings = bound(answer, [name for name in wanted if name not in ("args", "kwargs")])
+    missing = [
+        name
+        for name, one in wanted.items()
+        if one.default is one.empty
+        and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and name not in context
+        and name not in settings
+    ]
+    if missing:
+        raise BadSetting(f"{answer.written} needs {listed(missing)}; write {answer.written}({missing[0]}=…)")
+    try:
+        with seeded(seed, question):
+            return thing(**{**context, **settings})
+    except LabError:
+        raise
+    except Exception as error:
+        path = inspect.getsourcefile(thing) or ""
+        raise UserCodeError(files.said(error, path)) from error
 
 
-def bound(answer: _Answer, taken: list[str]) -> dict[str, Any]:
+def bound(answer: Answer, taken: list[str]) -> dict[str, Any]:
     """The written settings by name, or the sentence that lists those that exist."""
     name = answer.written.split("(")[0]
     wanted = inspect.signature(answer.builder).parameters
@@ -283,23 +273,25 @@ def _settings(names: list[str], wanted: Mapping[str, inspect.Parameter]) -> str:
     return listed(shown) if names else "no settings"
 
 
-def _answer(question: str, value: Any) -> _Answer:
+def answer_of(question: str, value: Any) -> Answer:
+    """What a value of a variant says."""
     if not isinstance(value, str):
-        return _Answer(getattr(value, "__name__", type(value).__name__), value)
+        return Answer(getattr(value, "__name__", type(value).__name__), value)
     if ":" in value and not files.is_file(value):  # what an entry brings and nobody else may ask for
-        return _Answer(value, catalog.builder(value), ours=True)
-    return _named(question, part(value))
+        return Answer(value, catalog.builder(value), ours=True)
+    return named(question, part(value))
 
 
-def _named(question: str, written: Part) -> _Answer:
+def named(question: str, written: Part) -> Answer:
+    """What one written part says: an entry of the catalog, or what stands in a reader's file."""
     settings = {str(place): value for place, value in enumerate(written.positional)} | dict(written.settings)
     if files.is_file(written.name):
-        return _Answer(str(written), files.read(written.name), settings)
+        return Answer(str(written), files.read(written.name), settings)
     entry = catalog.find(written.name, question)
-    return _Answer(str(written), entry.build(), settings, ours=True, brings=entry.brings, wraps=entry.wraps)
+    return Answer(str(written), entry.build(), settings, ours=True, brings=entry.brings, wraps=entry.wraps)
 
 
-def _visible(value: Any, default: str) -> Visible:
+def _visible(value: Any, default: str, size: Size, seed: int) -> Visible:
     """The visibility a value spells: and-ed with the default unless it says all of it."""
     if isinstance(value, Visible):
         return value
@@ -308,23 +300,20 @@ def _visible(value: Any, default: str) -> Visible:
     tree = expression(value)
     names = [one.name for one in parts(tree)]
     if isinstance(tree, Part) and tree.name == "prefix":
-        return CAUSAL | _rule(tree)
+        return CAUSAL | _rule(tree, size, seed)
     if not any(name in REPLACES for name in names):
-        return _rule(expression(default)) & _rule(tree)
-    return _rule(tree)
+        return _rule(expression(default), size, seed) & _rule(tree, size, seed)
+    return _rule(tree, size, seed)
 
 
-def _rule(tree: Tree) -> Visible:
+def _rule(tree: Tree, size: Size, seed: int) -> Visible:
     if isinstance(tree, Part):
-        answer = _named("visibility", tree)
+        answer = named("visibility", tree)
         if not answer.ours:
-            thing: Callable[..., Any] = answer.builder
-            made = (
-                thing(**bound(answer, list(inspect.signature(thing).parameters))) if files.is_builder(thing) else thing
-            )
+            made = from_reader("visibility", answer, size, seed)
             return made if isinstance(made, Visible) else Written(made)
         made = answer.builder(**bound(answer, list(inspect.signature(answer.builder).parameters)))
         assert isinstance(made, Visible)
         return made
-    left, right = _rule(tree.left), _rule(tree.right)
+    left, right = _rule(tree.left, size, seed), _rule(tree.right, size, seed)
     return left & right if isinstance(tree, Both) else left | right

@@ -5,7 +5,8 @@ import hashlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -27,6 +28,7 @@ SIZES = {
     "d_head": ("d_head", "head_dim", "dim_head"),
     "length": ("length", "max_len", "max_length", "block_size"),
 }
+PREFIX, LONGEST = "attnlab_reader_", 200
 SIZE_OF = {spelling: size for size, spellings in SIZES.items() for spelling in spellings}
 
 
@@ -71,7 +73,7 @@ def _module(path: str) -> ModuleType:
 @cache
 def _loaded(path: str, changed: int) -> ModuleType:
     """The file as a module. Its own folder may be imported from while it loads; its error is shown as its own."""
-    name = f"attnlab_reader_{hashlib.blake2b(path.encode(), digest_size=6).hexdigest()}"
+    name = f"{PREFIX}{hashlib.blake2b(path.encode(), digest_size=6).hexdigest()}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise LabError(f"{path} cannot be loaded as Python")
@@ -98,8 +100,49 @@ def said(error: BaseException, path: str) -> str:
     else:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         line = lines[-1] if lines else None
-        what = f"{type(error).__name__}: {error}".strip(": ")
+        what = in_one_line(error)
     return f"{Path(path).name}{f', line {line}' if line else ''}: {what}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """The kind of error and what it says, without the rest of a long report."""
+    words = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    words = words if len(words) <= LONGEST else f"{words[:LONGEST]} …"
+    return f"{type(error).__name__}: {words}".strip(": ")
+
+
+# What each part answers with, said where a reader's does not fit.
+ANSWERS = {
+    "projection": "q and what is kept of k and v, each (b, h, n, d)",
+    "position": "what it was given from turn, and (b, h, i, j) from bias",
+    "score": "(b, h, i, j) for q of (b, h, i, d) and k of (b, h, j, d)",
+    "visibility": "True or False as (b, h, i, j), where b and h may be 1",
+    "normalizer": "weights as its scores are, (b, h, i, j)",
+    "merge": "heads as it was given them, (b, h, i, e)",
+    "mixer": "the shape it was given, (b, n, d_model)",
+}
+
+
+@contextmanager
+def blamed(variant: Mapping[str, Any]) -> Iterator[None]:
+    """While a variant runs: an error in a reader's file, or because of it, is told as the reader's own."""
+    theirs = [(question, value) for question, value in variant.items() if not isinstance(value, str) or is_file(value)]
+    try:
+        yield
+    except LabError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        loaded = {module.__file__ for name, module in list(sys.modules.items()) if name.startswith(PREFIX)}
+        path = next((frame.filename for frame in reversed(frames) if frame.filename in loaded), None)
+        if path is not None:
+            raise UserCodeError(said(error, path)) from error
+        if not theirs:
+            raise
+        question, value = theirs[0]
+        raise UserCodeError(
+            f"{value} does not fit: {in_one_line(error)}; a {question} answers {ANSWERS[question]}"
+        ) from error
 
 
 def question_of(thing: Any, *, name: str = "") -> str:
@@ -117,8 +160,10 @@ def question_of(thing: Any, *, name: str = "") -> str:
     if hasattr(home, "open") and not issubclass(home, type):
         return "projection"
     call = home.forward if issubclass(home, nn.Module) else home.__call__ if inspect.isclass(thing) else thing
+    if not callable(call):
+        raise Refused(f"{name or repr(thing)} is a {home.__name__}; a part is a function, a class or a module of torch")
     taken = [one for one in _parameters(call) if one != "self"]
-    question = _by_parameters(taken)
+    question = _by_parameters(taken, [one for one in _parameters(call, required=True) if one != "self"])
     if question is None:
         raise Refused(
             f"{name or getattr(thing, '__name__', thing)} takes ({', '.join(taken)}) and answers no question of ours:"
@@ -128,7 +173,7 @@ def question_of(thing: Any, *, name: str = "") -> str:
     return question
 
 
-def _by_parameters(taken: list[str]) -> str | None:
+def _by_parameters(taken: list[str], required: list[str]) -> str | None:
     if taken[:2] == ["q", "k"] and taken[2:3] in ([], ["at"]):
         return "score"
     if taken[:1] == ["scores"]:
@@ -137,21 +182,29 @@ def _by_parameters(taken: list[str]) -> str | None:
         return "merge"
     if taken == ["at"]:
         return "visibility"
-    return "mixer" if len(taken) >= 1 and taken[0] not in ("q", "query") else None
+    alone = len(set(required) - {"memory", "tokens", "memory_tokens"}) <= 1
+    return "mixer" if taken and alone and taken[0] not in ("q", "query") else None
 
 
 def is_builder(thing: Any) -> bool:
     """A function that asks only for sizes and settings returns a part; it is not one."""
-    if inspect.isclass(thing) or isinstance(thing, nn.Module) or not callable(thing):
+    if not inspect.isfunction(thing):
         return False
     wanted = inspect.signature(thing).parameters.values()
-    keyword = all(one.kind is one.KEYWORD_ONLY for one in wanted)
-    return keyword and all(one.name in SIZE_OF or one.default is not one.empty for one in wanted)
+    asks = all(one.name in SIZE_OF or one.default is not one.empty for one in wanted)
+    return asks and _parameters(thing) != ["heads"]  # the one size that is also what a merge is called with
 
 
-def _parameters(call: Callable[..., Any]) -> list[str]:
+def settings_of(thing: Any) -> list[str]:
+    """What may be written in parentheses after a function that is a part itself: all that has a default."""
+    return [one.name for one in inspect.signature(thing).parameters.values() if one.default is not one.empty]
+
+
+def _parameters(call: Callable[..., Any], *, required: bool = False) -> list[str]:
+    """The names it is called with in order, all or those that it cannot go without."""
     try:
         wanted = inspect.signature(call).parameters.values()
     except (TypeError, ValueError) as error:
         raise BadSetting(f"{call!r} has no signature that can be read") from error
-    return [one.name for one in wanted if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    ordered = [one for one in wanted if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return [one.name for one in ordered if not required or one.default is one.empty]

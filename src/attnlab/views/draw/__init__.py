@@ -1,0 +1,1 @@
+"""Payloads written down: for a terminal, or as SVG."""
