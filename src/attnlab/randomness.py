@@ -19,19 +19,26 @@ def stream(seed: int, name: str) -> torch.Generator:
 
 
 @contextmanager
-def seeded(seed: int, name: str) -> Iterator[None]:
-    """The global generators as (seed, name) would have them, for code that draws from them; restored afterwards."""
+def undisturbed() -> Iterator[None]:
+    """Whatever is drawn inside, the global generators go on as if nothing had been."""
     ours, theirs, python = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    start = stream(seed, name).initial_seed()
     try:
-        torch.manual_seed(start)
-        np.random.seed(start % 2**32)
-        random.seed(start)
         yield
     finally:
         torch.set_rng_state(ours)
         np.random.set_state(theirs)
         random.setstate(python)
+
+
+@contextmanager
+def seeded(seed: int, name: str) -> Iterator[None]:
+    """The global generators as (seed, name) would have them, for code that draws from them."""
+    start = stream(seed, name).initial_seed()
+    with undisturbed():
+        torch.manual_seed(start)
+        np.random.seed(start % 2**32)
+        random.seed(start)
+        yield
 
 
 def by_width(weight: Tensor) -> float:

@@ -1,6 +1,6 @@
 """Members to compare: built as a variant reads, with no parameter left at a zero or an identity that would hide it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +9,15 @@ from torch import nn
 
 from attnlab.subjects import attention
 from attnlab.subjects.compose import Size
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Numbers one at a time gain nothing from threads, and a small product in bfloat16 waits long for them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,11 @@ import typer
 from attnlab.cli.demo import demo
 from attnlab.cli.list import list_
 from attnlab.cli.quick import Command, Group
+from attnlab.cli.screen import NOBODY_LISTENS, screen
 from attnlab.cli.show import show
 from attnlab.errors import LabError
 
-REFUSED, INTERRUPTED, NOBODY_LISTENS = 2, 130, 141
+REFUSED, INTERRUPTED = 2, 130
 
 app = typer.Typer(
     cls=Group,
@@ -50,35 +51,36 @@ app.command("demo", cls=Command)(demo)
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs a command and says how it went: 0, 1 for a check that failed, 2 for what was refused."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         status: Any = app(args=words, prog_name="attnlab", standalone_mode=False)
-        sys.stdout.flush()
-        return int(status or 0)
     except LabError as error:
-        return _refuse(str(error))
+        status = _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    except BrokenPipeError:
-        return _nobody_listens()
-    except SystemExit as end:  # typer's own: a completion was written, or the reader went away
-        return end.code if isinstance(end.code, int) else REFUSED if end.code else 0
+        status = INTERRUPTED
+    except SystemExit as end:  # typer's own, after it wrote a completion or its reader went away
+        status = end.code
     except Exception as error:
         said = getattr(error, "format_message", None)
         if said is None:
             raise
         # Words that typer could not read.
         command = getattr(getattr(error, "ctx", None), "command_path", "attnlab")
-        return _refuse(f"{' '.join(said().split())} ({command} --help says more)")
+        status = _refuse(f"{' '.join(said().split())} ({command} --help says more)")
+    return int(status or 0) if _heard() else int(status or NOBODY_LISTENS)
 
 
 def _refuse(sentence: str) -> int:
-    from attnlab.cli.screen import screen
-
     print(screen(sys.stderr).spelled(f"attnlab: {sentence}"), file=sys.stderr)
     return REFUSED
 
 
-def _nobody_listens() -> int:
-    """What is left to write goes nowhere, or Python would complain of it on its way out."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return NOBODY_LISTENS
+def _heard() -> bool:
+    """Whether what was written arrived; if not, the rest goes nowhere, or Python would complain on its way out."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True

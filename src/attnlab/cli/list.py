@@ -42,7 +42,8 @@ def list_(
     ]
     asked = {name: asks for name, asks in QUESTIONS.items() if question in (None, name)}
     if as_json:
-        return give("list", {"questions": asked, "entries": [_entry(entry) for entry in entries]})
+        named = [{"name": name, "asks": asks} for name, asks in asked.items()]
+        return give("list", {"questions": named, "entries": [_entry(entry) for entry in entries]})
     return say(_lines(entries, asked, screen()))
 
 

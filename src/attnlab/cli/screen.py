@@ -11,8 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
+import typer
+
+from attnlab.errors import LabError
+
 STYLES = {"bold": "1", "dim": "2", "cell": "34", "alarm": "31", "good": "32"}
 PAINT = re.compile(r"\x1b\[\d+m")
+NOBODY_LISTENS = 141  # what a shell says of a program whose reader went away
 WIDEST = 120  # longer lines are hard to read, however wide the window
 
 # What an encoding without Greek letters and signs is told instead; see `Screen.spelled`.
@@ -98,16 +103,32 @@ def screen(stream: IO[str] | None = None) -> Screen:
 def say(lines: Iterable[str]) -> None:
     """All of it at once, so that nothing half-written stands before an error."""
     here = screen()
-    sys.stdout.write("".join(f"{line if here.can(line) else here.spelled(line)}\n" for line in lines))
-    sys.stdout.flush()
+    _write("".join(f"{here.spelled(line)}\n" for line in lines))
 
 
 def give(schema: str, payload: Mapping[str, Any]) -> None:
     """One JSON object that says what it is; docs/json.md names every field."""
     whole = {"schema": f"attnlab.{schema}", "version": 1, **payload}
-    text = json.dumps(whole, indent=2, ensure_ascii=not screen().can("√"), allow_nan=False)
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    _write(json.dumps(whole, indent=2, ensure_ascii=not screen().can("√"), allow_nan=False) + "\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise typer.Exit(NOBODY_LISTENS) from None
+    except OSError as error:
+        raise LabError(f"the answer cannot be written: {error.strerror}") from error
+
+
+def literal(value: Any) -> Any:
+    """The value where JSON can say it, else how Python writes it: a reader's default may be anything."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value
 
 
 def busy(words: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnlab.cli.options import AsJson
-from attnlab.cli.screen import Screen, busy, give, say, screen
+from attnlab.cli.screen import Screen, busy, give, literal, say, screen
 
 if TYPE_CHECKING:
     from attnlab.costs import Work
@@ -90,7 +90,8 @@ def _payload(shown: "Card") -> dict[str, Any]:
         "what": shown.what,
         "variant": shown.variant,
         "parts": [
-            asdict(part) | {"settings": [setting._asdict() for setting in part.settings]} for part in shown.parts
+            asdict(part) | {"settings": [one._asdict() | {"value": literal(one.value)} for one in part.settings]}
+            for part in shown.parts
         ],
         "size": asdict(shown.size) | {"batch": shown.batch},
         "costs": {

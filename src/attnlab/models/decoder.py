@@ -11,7 +11,7 @@ from attnlab.mechanisms.dropout import Dropout
 from attnlab.mechanisms.parts import StepsThrough, Weighs
 from attnlab.mechanisms.positions import Absolute
 from attnlab.mechanisms.tokens import Tokens
-from attnlab.randomness import initialize
+from attnlab.randomness import initialize, undisturbed
 from attnlab.shapes import Ids, Logits, Vectors, Weights
 
 # layers, heads, width
@@ -53,14 +53,15 @@ class Decoder(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab, d_model)
-        self.absolute = absolute
-        self.drop = Dropout(dropout)
-        blocks = [Block(mixer=mixer, d_model=d_model, d_hidden=d_hidden, dropout=dropout) for mixer in mixers]
-        self.n_layers = len(blocks)
-        self.blocks: Iterable[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.norm = nn.LayerNorm(d_model)
-        self.head = nn.Linear(d_model, vocab, bias=False)
+        with undisturbed():
+            self.embedding = nn.Embedding(vocab, d_model)
+            self.absolute = absolute
+            self.drop = Dropout(dropout)
+            blocks = [Block(mixer=mixer, d_model=d_model, d_hidden=d_hidden, dropout=dropout) for mixer in mixers]
+            self.n_layers = len(blocks)
+            self.blocks: Iterable[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
+            self.norm = nn.LayerNorm(d_model)
+            self.head = nn.Linear(d_model, vocab, bias=False)
         self._draw(seed)
 
     def _draw(self, seed: int) -> None:

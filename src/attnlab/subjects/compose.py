@@ -20,7 +20,7 @@ from attnlab.mechanisms.positions import Absolute, Placed
 from attnlab.mechanisms.visibility import CAUSAL, Visible, Written
 from attnlab.models.decoder import SIZES as MODEL_SIZES
 from attnlab.models.decoder import Decoder
-from attnlab.randomness import initialize, seeded
+from attnlab.randomness import initialize, seeded, undisturbed
 from attnlab.spelling import Both, Part, Tree, expression, part, parts
 from attnlab.subjects import files
 
@@ -126,10 +126,11 @@ def compose(
     visible = _visible(variant.get("visibility", default_visibility), default_visibility, size, seed)
     maker = _Maker(size, visible, PATHS[path], seed)
     mixer = answers.pop("mixer", None)
-    if mixer is not None and mixer.written != "attention":
-        built = _mixer(mixer, answers, maker, stated="visibility" in variant)
-    else:
-        built = _attention(_with_brought(answers), maker, dropout)
+    with undisturbed():
+        if mixer is not None and mixer.written != "attention":
+            built = _mixer(mixer, answers, maker, stated="visibility" in variant)
+        else:
+            built = _attention(_with_brought(answers), maker, dropout)
     initialize(built.mixer, seed)
     if built.absolute is not None:
         initialize(built.absolute, seed, prefix="absolute.")
@@ -191,7 +192,8 @@ class _Maker:
         if not answer.ours:
             return from_reader(question, answer, self.size, self.seed)
         offered = {"visibility": self.visible, "path": self.path, **parts_it_may_ask_for}
-        wanted = inspect.signature(answer.builder).parameters
+        signature = inspect.signature(answer.builder).parameters
+        wanted = [name for name, one in signature.items() if one.kind is one.KEYWORD_ONLY]
         structure = {name: offered[name] for name in wanted if name in offered}
         context = {name: getattr(self.size, name) for name in wanted if name in files.SIZES}
         settings = bound(

@@ -161,7 +161,9 @@ def question_of(thing: Any, *, name: str = "") -> str:
         return "projection"
     call = home.forward if issubclass(home, nn.Module) else home.__call__ if inspect.isclass(thing) else thing
     if not callable(call):
-        raise Refused(f"{name or repr(thing)} is a {home.__name__}; a part is a function, a class or a module of torch")
+        raise Refused(
+            f"{name or repr(thing)} is of type {home.__name__}, and a part is a function, a class or a module of torch"
+        )
     taken = [one for one in _parameters(call) if one != "self"]
     question = _by_parameters(taken, [one for one in _parameters(call, required=True) if one != "self"])
     if question is None:
