@@ -384,12 +384,17 @@ RULE: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
     "sort": (24 * 2, lambda x: x.sort(dim=-1).values),  # rows of 4
     "sort along 3": (24 * 2, lambda x: x.sort(dim=1).values),
     "top 2": (24 * 2, lambda x: x.topk(2, dim=-1).values),
+    "second smallest": (24 * 2, lambda x: x.kthvalue(2, dim=-1).values),
+    "median": (24 * 2, lambda x: x.median(dim=-1).values),
+    "median of all": (24 * 5, torch.median),
+    "sort one": (0, lambda x: x[0, 0, 0].sort().values),
     "distances": (2 * 9 * (3 * 4 + 1), lambda x: torch.cdist(x, x.detach())),
     "Fourier": (5 * 24 * 2, lambda x: torch.fft.fft(torch.complex(x, x)).real),
     "Fourier of reals": (5 * 24 * 2 // 2, lambda x: torch.fft.rfft(x).real),
     "Fourier there and back": (5 * 24 * 2, lambda x: torch.fft.irfft(torch.fft.rfft(x))),
     "add to rows": (24, lambda x: torch.zeros_like(x).index_add(2, FIRST[0, 0].to(x.device), x)),
     "add to places": (24, lambda x: torch.zeros_like(x).scatter_add(2, FIRST.to(x.device), x)),
+    "reduce to places": (24, lambda x: torch.zeros_like(x).scatter_reduce(2, FIRST.to(x.device), x, "sum")),
     # free
     "reshape": (0, lambda x: x.reshape(4, 6)),
     "transpose": (0, lambda x: x.mT.contiguous()),
@@ -429,6 +434,9 @@ def test_products_that_torch_does_not_count() -> None:
     a = vectors(3, 4)
     assert cost(Does(lambda a: a @ a[0]), a).forward == Work(products=2 * 3 * 4, rest=0)
     assert cost(Does(lambda a: a[0] @ a[1]), a).forward == Work(products=2 * 4, rest=0)
+    assert cost(Does(lambda a: torch.addmv(a[:, 0], a, a[0])), a).forward == Work(products=2 * 3 * 4, rest=3)
+    added = Does(lambda a: torch.baddbmm(a[None, :, :3], a[None], a.mT[None]))
+    assert cost(added, a).forward == Work(products=2 * 3 * 4 * 3, rest=9)
     # Σ_ij x_i A_oij y_j: a box of 3·5·4·2 numbers for 3 tokens, two products and a sum each; then the bias.
     bilinear = nn.Bilinear(4, 2, 5)
     assert cost(bilinear, a, vectors(3, 2)).forward == Work(products=3 * 3 * 5 * 4 * 2, rest=15)
@@ -448,6 +456,12 @@ def test_slopes_of_norms_by_hand() -> None:
     x = vectors(2, 3, 4)
     assert cost(nn.LayerNorm(4, elementwise_affine=False), x).training.rest == (5 + 9) * 24
     assert cost(nn.LayerNorm(4), x).training.rest == (7 + 13) * 24
+
+
+def test_a_slope_that_is_added_into_places_costs_what_is_added() -> None:
+    x = vectors(2, 3, 4)
+    for name, added in {"index": 2 * 4 * 4, "windows": 2 * 2 * 4 * 2, "gather": 24, "scatter": 0}.items():
+        assert cost(Does(RULE[name][1]), x).training == Work(products=0, rest=added)
 
 
 def test_an_operation_that_the_rule_does_not_know_is_named() -> None:

@@ -95,9 +95,9 @@ def _count(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], 
             twin, inputs, options = copy.deepcopy((module, inputs, options))
     except Exception as error:
         raise Refused(f"a copy of {name} is what would be counted, and it cannot be copied: {error}") from error
-    # On the meta device torch writes fused attention out by itself.
+    # On the meta device torch writes fused attention out by itself. No inference mode means gradients, too.
     written_out = nullcontext() if device == "meta" else sdpa_kernel(SDPBackend.MATH)
-    with seeded(0, "cost"), torch.inference_mode(False), torch.enable_grad(), written_out:
+    with seeded(0, "cost"), torch.inference_mode(False), written_out:
         inputs, options = _learning((inputs, options))
         with _Counter() as forward:
             answer = twin(*inputs, **options)
@@ -256,8 +256,8 @@ def _normalized_backward(given: Given, out: Tensor) -> int:
 
 def _sorted(given: Given, out: Tensor) -> int:
     """Rows of n, n ⌈log2 n⌉ each."""
-    tensor = given["self"]
-    row = tensor.numel() if given.get("dim") is None else tensor.shape[given["dim"]]
+    tensor, dim = given["self"], given.get("dim")
+    row = tensor.shape[dim] if dim is not None and tensor.dim() else tensor.numel()
     return tensor.numel() * _log2(row)
 
 
@@ -334,7 +334,6 @@ FORMULAS: dict[str, Formula] = {
     "scatter_reduce": _each("src"),
     "embedding_dense_backward": _each("grad_output"),
     "unfold_backward": _each("grad_in"),
-    "col2im": _each("self"),
     "nll_loss_forward": _each("target"),  # one number of each row is read
 }
 
@@ -354,12 +353,11 @@ ONE = frozenset(
 
 FREE = frozenset(
     """
-    clone contiguous _unsafe_view _reshape_alias cat stack repeat repeat_interleave roll flip rot90 complex set resize
-    unsafe_split unsafe_split_with_sizes split_with_sizes block_diag diag_embed constant_pad_nd reflection_pad1d
-    reflection_pad2d replication_pad1d replication_pad2d im2col pixel_shuffle pixel_unshuffle channel_shuffle
-    index _unsafe_index _unsafe_masked_index gather index_select take embedding masked_select masked_scatter
-    masked_scatter_backward scatter index_fill slice_scatter select_scatter diagonal_scatter as_strided_scatter
-    slice_backward select_backward diagonal_backward value_selecting_reduction_backward nll_loss_backward
+    clone _unsafe_view cat stack repeat roll flip rot90 complex set resize unsafe_split unsafe_split_with_sizes
+    diag_embed constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d
+    index _unsafe_index gather index_select take embedding masked_select masked_scatter masked_scatter_backward
+    scatter index_fill slice_scatter select_scatter diagonal_scatter as_strided_scatter
+    slice_backward select_backward diagonal_backward nll_loss_backward
     where masked_fill tril triu fill zero
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros
     _new_zeros_with_same_feature_meta _efficientzerotensor ones ones_like new_ones full full_like new_full eye arange

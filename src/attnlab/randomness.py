@@ -22,10 +22,13 @@ def stream(seed: int, name: str) -> torch.Generator:
 def undisturbed() -> Iterator[None]:
     """Whatever is drawn inside, the global generators go on as if nothing had been."""
     ours, theirs, python = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:
         torch.set_rng_state(ours)
+        if on_gpus:
+            torch.cuda.set_rng_state_all(on_gpus)
         np.random.set_state(theirs)
         random.setstate(python)
 

@@ -18,30 +18,32 @@ REFUSED, INTERRUPTED = 2, 130
 
 app = typer.Typer(
     cls=Group,
-    invoke_without_command=True,
     rich_markup_mode=None,  # plain help starts in half the time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 
+def say_version(wanted: bool) -> bool:
+    if not wanted:
+        return False
+    from importlib.metadata import version
+
+    print(f"attnlab {version('attnlab')}")
+    raise typer.Exit
+
+
 @app.callback()
 def attnlab(
-    ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Say which attnlab this is.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=say_version, help="Say which attnlab this is.")
+    ] = False,
 ) -> None:
     """An attention laboratory: what does an idea about attention do, and is that true?
 
     WHAT is a name (attnlab list shows all), a part with settings as in "window(last=16)", or your own
     file.py:name.
     """
-    if version:
-        from importlib.metadata import version as version_of
-
-        print(f"attnlab {version_of('attnlab')}")
-        raise typer.Exit
-    if ctx.invoked_subcommand is None:
-        print(ctx.get_help())
 
 
 app.command("list", cls=Command)(list_)
@@ -53,14 +55,17 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs a command and says how it went: 0, 1 for a check that failed, 2 for what was refused."""
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    given = sys.argv[1:] if words is None else words
     try:
-        status: Any = app(args=words, prog_name="attnlab", standalone_mode=False)
+        status: Any = app(args=given or ["--help"], prog_name="attnlab", standalone_mode=False)
     except LabError as error:
         status = _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except SystemExit as end:  # typer's own, after it wrote a completion or its reader went away
         status = end.code
+    except OSError as error:
+        status = _refuse(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     except Exception as error:
         said = getattr(error, "format_message", None)
         if said is None:

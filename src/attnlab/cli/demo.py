@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -37,10 +38,13 @@ def _payload(sound: list["Compared"], fault: "Compared", caught: bool, passed: b
 
     from attnlab.views.twins import WITHIN
 
+    def told(one: "Compared") -> dict[str, Any]:
+        return asdict(one) | {"gap": one.gap if isfinite(one.gap) else None}
+
     return {
         "within": WITHIN,
-        "mechanisms": [asdict(one) for one in sound],
-        "fault": asdict(fault) | {"caught": caught},
+        "mechanisms": [told(one) for one in sound],
+        "fault": told(fault) | {"caught": caught},
         "passed": passed,
     }
 

@@ -9,11 +9,9 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import typer
-
-from attnlab.errors import LabError
 
 STYLES = {"bold": "1", "dim": "2", "cell": "34", "alarm": "31", "good": "32"}
 PAINT = re.compile(r"\x1b\[\d+m")
@@ -65,7 +63,9 @@ class Screen:
 
     def spelled(self, text: str) -> str:
         """The text with signs that the encoding can write."""
-        return text if self.can(text) else "".join(sign if self.can(sign) else _spelled(sign) for sign in text)
+        if self.can(text):
+            return text
+        return "".join(sign if self.can(sign) else _spelled(sign) for sign in text.replace("√(", "sqrt("))
 
     def beside(self, left: str, texts: Iterable[str], *, indent: int, taken: int) -> list[str]:
         """`left` in a column of `taken`, the texts wrapped below each other at its right."""
@@ -87,15 +87,15 @@ def bare(text: str) -> str:
     return PAINT.sub("", text)
 
 
-def screen(stream: IO[str] | None = None) -> Screen:
+def screen(stream: Any = None) -> Screen:
     """The screen behind standard output, or behind another stream."""
-    out: Any = stream or sys.stdout
-    colors = _terminal(out) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    out = stream or sys.stdout
+    colors = _terminal(out) and os.environ.get("TERM") != "dumb"
     if os.name == "nt":  # an older console shows the codes instead of the colors
         colors = colors and "WT_SESSION" in os.environ
     return Screen(
         width=min(shutil.get_terminal_size((80, 24)).columns, WIDEST),
-        colors=colors or "FORCE_COLOR" in os.environ,
+        colors=(colors or "FORCE_COLOR" in os.environ) and "NO_COLOR" not in os.environ,
         encoding=out.encoding or "ascii",
     )
 
@@ -118,8 +118,6 @@ def _write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise typer.Exit(NOBODY_LISTENS) from None
-    except OSError as error:
-        raise LabError(f"the answer cannot be written: {error.strerror}") from error
 
 
 def literal(value: Any) -> Any:
@@ -138,7 +136,7 @@ def busy(words: str) -> None:
         sys.stderr.flush()
 
 
-def _terminal(stream: IO[str]) -> bool:
+def _terminal(stream: Any) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)())
 
 

@@ -4,30 +4,24 @@ The Attention Free Transformer (arXiv 2105.14103), said as an attention.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnlab.errors import BadSetting
 from attnlab.mechanisms.attention import Attention
-from attnlab.mechanisms.linear import one_pass, ratio, shown, steppable, wide
 from attnlab.mechanisms.merges import Gated
-from attnlab.mechanisms.normalizers import masked_softmax
 from attnlab.mechanisms.parts import Position
 from attnlab.mechanisms.positions import within
+from attnlab.mechanisms.scans import Mean, both, each_alone, nothing, one_pass, over_all, shown, so_far, steppable
 from attnlab.mechanisms.tokens import Pairs, Tokens
 from attnlab.mechanisms.visibility import Visible
 from attnlab.randomness import Stream
 from attnlab.shapes import AnyKey, AnyQuery, Bias, Heads, Key, Memory, Query, Scores, Value, Vectors
 
 BLOCK = 16
-
-Loudness = Float[Tensor, "b h j 1"]
-Seen = Bool[Tensor, "#b 1 j 1"]
 
 
 class Unasked(nn.Module):
@@ -140,65 +134,6 @@ class AttentionFree(Attention):
 def some_of(tokens: Tokens, rows: slice) -> Tokens:
     first = None if tokens.first is None else tokens.first + rows.start
     return replace(tokens.each(lambda run: run[:, rows]), first=first)
-
-
-class Mean(NamedTuple):
-    """Weighted means under way: Σ exp(s_j - top) v_j and Σ exp(s_j - top), top the largest s_j so far.
-
-    Every row has a top of its own, so that no token hears, not even by rounding, how loud a later one is.
-    """
-
-    top: Tensor
-    total: Tensor
-    weight: Tensor
-
-    def __call__(self) -> Tensor:
-        return ratio(self.total, self.weight)
-
-    def rows(self, start: int, end: int, stride: int = 1) -> "Mean":
-        return Mean(*(t[..., start:end:stride, :] for t in self))
-
-
-def nothing(like: Tensor, n_heads: int, d_head: int) -> Mean:
-    """The mean of no token."""
-    zero = torch.zeros(len(like), n_heads, 1, d_head, dtype=wide(like), device=like.device)
-    return Mean(torch.full_like(zero[..., :1], torch.finfo(zero.dtype).min), zero, zero[..., :1])
-
-
-def each_alone(scores: Loudness, v: Value, seen: Seen) -> Mean:
-    """Every token a mean of its own; one that is not seen weighs nothing."""
-    scores = scores.to(wide(scores)).masked_fill(~seen, torch.finfo(wide(scores)).min)
-    # The top cancels, so it has no gradient; the weight is 1 and has one.
-    weight = torch.exp(scores - scores.detach()).masked_fill(~seen, 0.0)
-    return Mean(scores.detach(), weight * v, weight)
-
-
-def both(one: Mean, other: Mean) -> Mean:
-    top = torch.maximum(one.top, other.top)
-    left, right = torch.exp(one.top - top), torch.exp(other.top - top)
-    return Mean(top, left * one.total + right * other.total, left * one.weight + right * other.weight)
-
-
-def so_far(means: Mean) -> Mean:
-    """Row i: the tokens up to i. Pairs of neighbors run through, and the rows between filled in: 2n sums."""
-    n = means.top.shape[-2]
-    if n <= 1:
-        return means
-    odd = so_far(both(means.rows(0, n - 1, 2), means.rows(1, n, 2)))
-    even = both(odd.rows(0, (n - 1) // 2), means.rows(2, n, 2))
-    first = means.rows(0, 1)
-    return Mean(*(zipped(torch.cat([f, e], dim=-2), o) for f, e, o in zip(first, even, odd, strict=True)))
-
-
-def zipped(even: Tensor, odd: Tensor) -> Tensor:
-    n = odd.shape[-2]
-    pairs = torch.stack([even[..., :n, :], odd], dim=-2).flatten(-3, -2)
-    return torch.cat([pairs, even[..., n:, :]], dim=-2)
-
-
-def over_all(scores: Loudness, v: Value, seen: Seen) -> Float[Tensor, "b h 1 e"]:
-    """Σ_j exp(s_j) v_j / Σ_j exp(s_j), one row for all."""
-    return masked_softmax(scores.mT, seen.mT) @ v
 
 
 class Simple(AttentionFree):

@@ -7,9 +7,18 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from attnlab.errors import Refused
-from attnlab.mechanisms.aft import Mean, both, each_alone, nothing, over_all, so_far
-from attnlab.mechanisms.linear import only_one_pass, shown, steppable
 from attnlab.mechanisms.projections import separate
+from attnlab.mechanisms.scans import (
+    Mean,
+    both,
+    each_alone,
+    nothing,
+    only_one_pass,
+    over_all,
+    shown,
+    so_far,
+    steppable,
+)
 from attnlab.mechanisms.tokens import Pairs, Tokens
 from attnlab.mechanisms.visibility import Visible
 from attnlab.randomness import Stream

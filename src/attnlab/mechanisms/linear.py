@@ -8,11 +8,11 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnlab.errors import Refused
 from attnlab.mechanisms.attention import Attention
 from attnlab.mechanisms.projections import separate
+from attnlab.mechanisms.scans import only_one_pass, ratio, shown, steppable, wide
 from attnlab.mechanisms.tokens import Pairs, Tokens
-from attnlab.mechanisms.visibility import CAUSAL, EVERYTHING, And, KeysAre, Visible
+from attnlab.mechanisms.visibility import Visible
 from attnlab.shapes import Allowed, Heads, Key, Memory, Query, Scores, Value, Vectors, Weights
 
 CHUNK = 64
@@ -131,42 +131,5 @@ def through(
     return ratio_of_last(heads).to(v.dtype), before[:, :, -1]
 
 
-def ratio(total: Tensor, weight: Tensor) -> Tensor:
-    """total / weight, and 0 where nothing weighs."""
-    return total / weight.masked_fill(weight == 0, 1.0)
-
-
 def ratio_of_last(t: Tensor) -> Tensor:
     return ratio(t[..., :-1], t[..., -1:])
-
-
-def wide(t: Tensor) -> torch.dtype:
-    """The type that a long sum of these is kept in: at least float32."""
-    return torch.promote_types(t.dtype, torch.float32)
-
-
-def one_pass(visibility: Visible) -> bool:
-    """Everything, or j ≤ i, and keys hidden from all alike: what one running sum can say."""
-    if isinstance(visibility, And):
-        return one_pass(visibility.one) and one_pass(visibility.other)
-    return visibility in (EVERYTHING, CAUSAL) or isinstance(visibility, KeysAre)
-
-
-def only_one_pass(name: str, visibility: Visible) -> None:
-    if not (isinstance(visibility, Visible) and one_pass(visibility)):
-        raise Refused(f"{name} keeps one running sum; it can be causal or see everything, & padding, and nothing else")
-
-
-def steppable(name: str, visibility: Visible, memory: Tensor | None) -> None:
-    if memory is not None:
-        raise Refused(f"{name} cannot go token by token through a memory")
-    if visibility.band.ahead > 0:
-        raise Refused(f"{name} cannot go token by token: it looks ahead; a causal one can")
-
-
-def shown(visibility: Visible, at: Pairs) -> Bool[Tensor, "#b 1 j 1"]:
-    """The keys that are not padding: those that the last of the queries may look at."""
-    rule, keys = visibility.given(at), at.keys
-    if rule.band.ahead == 0 and keys.first is None and bool((keys.order.diff(dim=-1) <= 0).any()):
-        raise Refused("a running sum takes tokens as they stand, and their order here does not rise")
-    return rearrange(rule(Pairs(at.queries.last(1), keys)), "b 1 1 j -> b 1 j 1")

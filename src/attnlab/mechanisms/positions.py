@@ -19,7 +19,7 @@ BASE = 10_000.0
 
 
 def none() -> Position:
-    """Nothing is said of places."""
+    """s_ij says nothing of i and j"""
     return Position()
 
 
@@ -73,17 +73,20 @@ def learned(*, d_model: int, length: int) -> Learned:
 
 
 def sinusoidal(*, d_model: int) -> Sinusoidal:
-    """P[i, 2c] = sin(i / 10000^(2c/d)), P[i, 2c+1] = cos(i / 10000^(2c/d))"""
+    """x_i + P[i], P[i, 2c] = sin(i / 10000^(2c/d)), P[i, 2c+1] = cos(i / 10000^(2c/d))"""
     return Sinusoidal(d_model=d_model)
 
 
 def sinusoidal_source(*, d_model: int) -> Sinusoidal:
-    """P[i, 2c] = sin(i / 10000^(2c/d)), P[i, 2c+1] = cos(i / 10000^((2c+1)/d))"""
+    """x_i + P[i], P[i, 2c] = sin(i / 10000^(2c/d)), P[i, 2c+1] = cos(i / 10000^((2c+1)/d))"""
     return SinusoidalSource(d_model=d_model)
 
 
 def sinusoidal_scaled(*, d_model: int, scale: float = 0.02) -> Sinusoidal:
-    """scale · P: as quiet as the embeddings it is added to (unscaled it is 35 times louder than N(0, 0.02))."""
+    """x_i + scale·P[i], P as in sinusoidal
+
+    Unscaled it is 35 times louder than embeddings drawn from N(0, 0.02).
+    """
     return Sinusoidal(d_model=d_model, scale=scale)
 
 
@@ -242,6 +245,8 @@ def deberta(*, d_model: int, n_heads: int, d_head: int, reach: int = 32) -> Dise
 def within(name: str, tokens: Tokens, length: int) -> None:
     """A table that is too short is an error with a sentence; clamping the index would hide it."""
     last = tokens.first + len(tokens) if tokens.first is not None else int(tokens.position.max()) + 1
+    if tokens.first is None and int(tokens.position.min()) < 0:
+        raise Refused(f"{name} has no place before 0 and was given position {int(tokens.position.min())}")
     if last > length:
         raise Refused(f"{name} has a table of length={length} and was given {last} tokens; build it with length={last}")
 

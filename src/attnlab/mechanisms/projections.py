@@ -80,7 +80,7 @@ def shared_qv(*, d_model: int, n_heads: int) -> Each:
 
 
 def shared_kv(*, d_model: int, n_heads: int) -> Each:
-    """q = A x, k = v = B x: half the cache."""
+    """q = A x, k = v = B x: half the cache"""
     divides(d_model, n_heads, of="d_model", into="n_heads")
     query, both = linears(2, d_model, d_model)
     return Each(query=query, key=both, value=both, n_heads=n_heads)
@@ -94,7 +94,7 @@ def shared_qkv(*, d_model: int, n_heads: int) -> Each:
 
 
 def mlp(*, d_model: int, n_heads: int, on: str = "qkv", widen: int = 1) -> Each:
-    """t = A₂ gelu(A₁ x) in place of A x, for each t in `on`."""
+    """t = A₂ gelu(A₁ x) for each t in `on`"""
 
     def small_network() -> nn.Module:
         hidden = widen * d_model
@@ -106,17 +106,17 @@ def mlp(*, d_model: int, n_heads: int, on: str = "qkv", widen: int = 1) -> Each:
 
 
 def tanh(*, d_model: int, n_heads: int, on: str = "k") -> Each:
-    """t = tanh(A x), for each t in `on`."""
+    """t = tanh(A x), for each t in `on`"""
     return _bent(nn.Tanh, d_model=d_model, n_heads=n_heads, on=on, name="tanh-projection")
 
 
 def relu(*, d_model: int, n_heads: int, on: str = "k") -> Each:
-    """t = max(A x, 0), for each t in `on`."""
+    """t = max(A x, 0), for each t in `on`"""
     return _bent(nn.ReLU, d_model=d_model, n_heads=n_heads, on=on, name="relu-projection")
 
 
 def sigmoid(*, d_model: int, n_heads: int, on: str = "k") -> Each:
-    """t = σ(A x), for each t in `on`."""
+    """t = σ(A x), for each t in `on`"""
     return _bent(nn.Sigmoid, d_model=d_model, n_heads=n_heads, on=on, name="sigmoid-projection")
 
 
@@ -136,7 +136,7 @@ def _changed(change: Callable[[], nn.Module], *, d_model: int, n_heads: int, on:
 
 
 def grouped(*, d_model: int, n_heads: int, n_kv_heads: int = 2) -> Each:
-    """q_h = A_h x; k_g, v_g = B_g x, C_g x with g = ⌊h·n_kv_heads/n_heads⌋: several queries share a key head."""
+    """q_h = A_h x; k_g, v_g = B_g x, C_g x with g = ⌊h·n_kv_heads/n_heads⌋: queries share a key head"""
     d_head = divides(d_model, n_heads, of="d_model", into="n_heads")
     divides(n_heads, n_kv_heads, of="n_heads", into="n_kv_heads")
     key, value = linears(2, d_model, n_kv_heads * d_head)
@@ -145,12 +145,12 @@ def grouped(*, d_model: int, n_heads: int, n_kv_heads: int = 2) -> Each:
 
 
 def multi_query(*, d_model: int, n_heads: int) -> Each:
-    """q_h = A_h x; k, v = B x, C x: one key head for all."""
+    """q_h = A_h x; k, v = B x, C x: one key head for all"""
     return grouped(d_model=d_model, n_heads=n_heads, n_kv_heads=1)
 
 
 class Keyless(nn.Module):
-    """q = A x, v = C x, no key at all: for scores that never compare."""
+    """q = A x, v = C x, no key at all: for scores that never compare"""
 
     def __init__(self, *, d_model: int, n_heads: int, asks: bool = True) -> None:
         super().__init__()

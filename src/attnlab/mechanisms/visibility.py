@@ -136,7 +136,7 @@ def causal() -> Visible:
 
 
 def window(*, last: int = 4, ahead: int = 0) -> Visible:
-    """0 ≤ i - j < last: the last few tokens, itself among them; `ahead` lets an encoder look forward too."""
+    """-ahead ≤ i - j < last: the last few tokens, itself among them"""
     if last < 1 or ahead < 0:
         raise BadSetting(
             f"window(last={last}, ahead={ahead}): last counts the token itself, so at least 1; ahead at least 0"
@@ -155,7 +155,7 @@ class First(Visible):
 
 
 def prefix(*, length: int = 8) -> Visible:
-    """j < length: everyone sees the prefix. Alone it stands for a prefix language model, causal | prefix."""
+    """j < length; alone it stands for a prefix language model, j < length or j ≤ i"""
     if length < 1:
         raise BadSetting(f"prefix({length}) shows nothing; length must be at least 1")
     return First(length)
@@ -174,7 +174,7 @@ class Strided(Visible):
 
 
 def strided(*, stride: int = 4) -> Visible:
-    """i - j < stride, or a multiple of it."""
+    """i - j < stride, or a multiple of it"""
     if stride < 1:
         raise BadSetting(f"strided({stride}): the stride must be at least 1")
     return Strided(stride)
@@ -197,7 +197,7 @@ class Blockwise(Visible):
 
 
 def blockwise(*, size: int = 4) -> Visible:
-    """⌊i/size⌋ = ⌊j/size⌋."""
+    """⌊i/size⌋ = ⌊j/size⌋"""
     if size < 1:
         raise BadSetting(f"blockwise({size}): a block holds at least 1 token")
     return Blockwise(size)
@@ -233,12 +233,12 @@ class KeysAre(Visible):
 
 
 def documents() -> Visible:
-    """document_i = document_j: packed texts do not see each other."""
+    """document_i = document_j: packed texts do not see each other"""
     return Same("document")
 
 
 def padding() -> Visible:
-    """real_j: padding is not looked at."""
+    """real_j: padding is not looked at"""
     return KeysAre("real")
 
 
