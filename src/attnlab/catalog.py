@@ -4,7 +4,7 @@ Read without importing torch: builders and twins are written "module:name" and r
 formula of an entry is the first line of its builder's docstring.
 """
 
-import ast
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
     @property
     def formula(self) -> str:
-        return _docstring(*self.builder.split(":")).splitlines()[0]
+        return _formula(*self.builder.split(":"))
 
     def build(self) -> Any:
         """The builder itself; this imports torch."""
@@ -184,13 +184,13 @@ def _resolve(room: str, where: str) -> Any:
 
 
 @cache
-def _source(module: str) -> ast.Module:
-    return ast.parse((Path(__file__).parent / "mechanisms" / f"{module}.py").read_text(encoding="utf-8"))
+def _source(module: str) -> str:
+    return (Path(__file__).parent / "mechanisms" / f"{module}.py").read_text(encoding="utf-8")
 
 
-def _docstring(module: str, name: str) -> str:
-    """Read off the source, so that a table of formulas needs no torch."""
-    for node in _source(module).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return ast.get_docstring(node) or ""
-    raise LookupError(f"attnlab.mechanisms.{module} defines no {name}")
+def _formula(module: str, name: str) -> str:
+    """The first line of a docstring, read off the source, so that a table of formulas needs no torch."""
+    found = re.search(rf'^(?:def|class) {name}\b.*?"""(.*?)(?:"""|\n)', _source(module), re.S | re.M)
+    if found is None:
+        raise LookupError(f"attnlab.mechanisms.{module} says no formula for {name}")
+    return found.group(1).rstrip(".")

@@ -60,7 +60,10 @@ def part(text: str) -> Part:
 def expression(text: str) -> Tree:
     """Parts combined with & and |; & binds tighter, parentheses group."""
     reader = _Reader(text)
-    tree = reader.either()
+    try:
+        tree = reader.either()
+    except RecursionError:
+        raise BadSetting(f"'{text[:20]} …' is nested too deeply") from None
     if reader.rest():
         raise reader.wrong(f"what is '{reader.rest()}' after it?")
     return tree

@@ -14,7 +14,7 @@ def test_every_entry_is_listed_below_its_question(attnlab) -> None:
     assert said.err == ""
     lines = said.out.splitlines()
     for entry in CATALOG:
-        (place,) = (n for n, line in enumerate(lines) if line.split()[:1] == [entry.name] and line.startswith("  "))
+        (place,) = (n for n, line in enumerate(lines) if f"{line} ".startswith(f"  {entry.name} "))
         asked = next(line for line in reversed(lines[:place]) if line and not line.startswith(" "))
         assert asked == f"{entry.question}: {QUESTIONS[entry.question]}"
 

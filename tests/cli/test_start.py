@@ -11,7 +11,8 @@ import pytest
 COMMAND = [sys.executable, "-m", "attnlab"]
 HEAVY = "import sys; {}; print(sorted({{'torch', 'numpy', 'rich', 'pydantic'}} & set(sys.modules)))"
 RUN = "from attnlab.cli import main; main({words!r})"
-LIMIT = 0.1  # seconds of CPU beyond the bare interpreter
+LIMIT = 0.1  # seconds of CPU beyond the bare interpreter,
+BARE = 0.01  # where that one takes this long; a slow or busy machine is slow for both
 
 
 def spent(words: list[str], enough: float = 0.0, times: int = 12) -> float:
@@ -28,7 +29,14 @@ def spent(words: list[str], enough: float = 0.0, times: int = 12) -> float:
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["--version"], ["list"], ["list", "--question", "score", "--json"], ["show", "--help"], ["demo", "-h"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["list"],
+        ["list", "--question", "score", "--json"],
+        ["show", "--help"],
+        ["demo", "-h"],
+    ],
     ids=" ".join,
 )
 def test_nothing_heavy_is_imported_to_say_what_there_is(words: list[str]) -> None:
@@ -46,7 +54,8 @@ def test_the_import_guard_sees_what_is_imported() -> None:
 @pytest.mark.parametrize("words", [["--help"], ["list"], ["list", "--json"], ["show", "--help"]], ids=" ".join)
 def test_what_needs_no_torch_takes_a_tenth_of_a_second_of_computing(words: list[str]) -> None:
     bare = spent([sys.executable, "-c", "pass"])
-    assert spent([*COMMAND, *words], enough=bare + LIMIT) < bare + LIMIT
+    most = bare + LIMIT * max(1.0, bare / BARE)
+    assert spent([*COMMAND, *words], enough=most) < most
 
 
 @pytest.mark.skipif(not hasattr(os, "wait4"), reason="the system does not say what a process has spent")

@@ -2,7 +2,9 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from attnlab.catalog import CATALOG, NAMES, Entry
-from attnlab.errors import Refused
+from attnlab.errors import LabError, Refused
 from attnlab.mechanisms.parts import Position
 from attnlab.mechanisms.positions import Buckets
 from attnlab.mechanisms.tokens import Pairs, Tokens
@@ -155,6 +157,43 @@ def test_a_mechanism_equals_its_slow_twin(variant: dict[str, Any], built: Callab
     mixer = built(variant, size).double()
     gaps = furthest(mixer, twin(variant, size, mixer), size.d_model)
     assert max(gaps.values()) < TIGHT, gaps
+
+
+PARTS = ("projection", "position", "score", "visibility", "normalizer", "merge")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_composition_equals_its_slow_twin(seed: int, built: Callable[..., nn.Module]) -> None:
+    """As drawn, or drawn again where two parts contradict each other; moderate tokens, for a saturated part is constant
+    and what is left of a constant without its mean is rounding."""
+    draw, size = Random(seed), Size(d_model=16, n_heads=4, length=LENGTH)
+    while True:
+        asked = draw.sample(PARTS, draw.randint(3, 6))
+        variant = {question: draw.choice([e.name for e in CATALOG if e.question == question]) for question in asked}
+        with suppress(LabError):
+            mixer = built(variant, size, seed=seed).double()
+            break
+    gaps = furthest(mixer, twin(variant, size, mixer), size.d_model)
+    del gaps["loud tokens"]
+    assert max(gaps.values()) < TIGHT, (variant, gaps)
+
+
+def test_the_slow_attention_is_torchs_own(built: Callable[..., nn.Module]) -> None:
+    size = Size(d_model=10, n_heads=2, length=LENGTH)
+    mixer = built({}, size).double()
+    x = situations(10)["five tokens"].x
+    maps, x_t = mixer.projection.maps, x.transpose(0, 1)
+    y, w = nn.functional.multi_head_attention_forward(
+        x_t, x_t, x_t, 10, 2,
+        in_proj_weight=torch.cat([maps[role].weight for role in ("query", "key", "value")]),
+        in_proj_bias=torch.cat([maps[role].bias for role in ("query", "key", "value")]),
+        bias_k=None, bias_v=None, add_zero_attn=False, dropout_p=0.0,
+        out_proj_weight=mixer.out.weight, out_proj_bias=mixer.out.bias,
+        attn_mask=torch.ones(5, 5).triu(1).bool(), average_attn_weights=False,
+    )  # fmt: skip
+    says = twin({}, size, mixer)(x)
+    assert says.weights is not None
+    assert max(far(y.detach().transpose(0, 1), says.output), far(w.detach(), says.weights)) < TIGHT
 
 
 @pytest.mark.parametrize(

@@ -71,4 +71,4 @@ def _lines(sound: list["Compared"], fault: "Compared", caught: bool, passed: boo
     yield "  causal, and still tokens are moved by tokens that come later (right)."
     yield ""
     yield "Every check did what it should." if passed else here.paint("A check failed.", "alarm")
-    yield "Next: attnlab show gru, or an idea of your own: attnlab show path/to/mine.py:name"
+    yield "Next: attnlab show gru, or an idea of yours: attnlab show path/to/mine.py:name"

@@ -101,6 +101,7 @@ def _payload(shown: "Card") -> dict[str, Any]:
             "guessed": shown.costs.guessed,
         },
         "timings": [timing._asdict() for timing in shown.timings],
+        "threads": shown.threads,
         "maps": [asdict(one) for one in shown.maps],
         "notes": shown.notes,
     }
@@ -162,7 +163,9 @@ def _costs(shown: "Card", here: Screen) -> Iterator[str]:
 
 
 def _timings(shown: "Card", here: Screen) -> Iterator[str]:
-    yield here.paint(f"which path is fast here, for {shown.batch} × {shown.size.length} tokens", "bold")
+    threads = f"{shown.threads} thread{'s' if shown.threads > 1 else ''}"
+    tokens = f"{shown.batch} × {shown.size.length} tokens"
+    yield here.paint(f"which path is fast here, on {threads}, for {tokens}", "bold")
     measured = [timing for timing in shown.timings if timing.milliseconds is not None]
     for place, timing in enumerate(measured):
         line = f"  {timing.path:<10}{timing.precision:<10}{timing.milliseconds:9.2f} ms"
@@ -193,6 +196,6 @@ def drawing(maps: Iterable["Map"], here: Screen) -> list[str]:
     drawn = list(maps)
     nothing, most, hidden = "·█×" if here.unicode else ".#x"
     legend = f"rows ask, columns answer; {nothing} nothing, {most} the most of its row"
-    leaks = f", {hidden} heard though hidden" if any(one.leaks for one in drawn) else ""
+    leaks = f", {hidden} heard, yet hidden" if any(one.leaks for one in drawn) else ""
     lines = draw(drawn, Pen(width=here.width, unicode=here.unicode, paint=here.paint))
     return [*lines, here.paint(legend + leaks, "dim")]

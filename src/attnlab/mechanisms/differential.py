@@ -102,7 +102,7 @@ def differential(
     position: Position | None = None,
     begin: float = 0.8,
 ) -> Attention:
-    """w = softmax(q¹k¹ / √(d/2)) - λ softmax(q²k² / √(d/2)), two for each head (arXiv 2410.05258)"""
+    """w = softmax(q¹k¹ / √(d/2)) - λ softmax(q²k² / √(d/2)), two for each head"""
     if d_head % 2:
         raise BadSetting(f"differential halves each head and d_head={d_head} is odd; choose an even d_model / n_heads")
     if isinstance(position, Rotary) and d_head % 4:

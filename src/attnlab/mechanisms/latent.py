@@ -62,7 +62,7 @@ def latent(
     share: int = 4,
     rotary: int = 8,
 ) -> Attention:
-    """k_j = [B c_j ; turned R x_j], v_j = C c_j, c_j = D x_j of width ⌈d_model / share⌉ (arXiv 2405.04434)"""
+    """k_j = [B c_j ; turned R x_j], v_j = C c_j, c_j = D x_j of width ⌈d_model / share⌉"""
     if share < 1:
         raise BadSetting(f"latent(share={share}): the latent has ⌈d_model / share⌉ features, so at least 1")
     if rotary < 2 or rotary % 2:

@@ -182,7 +182,7 @@ class Buckets(Position):
 
 
 def t5(*, n_heads: int, visibility: Visible, buckets: int = 32, furthest: int = 128) -> Buckets:
-    """s_ij + B_h[bucket(i - j)]"""
+    """s_ij + B_h[bucket(i - j)], one bucket for all keys ahead unless the rule looks ahead"""
     both_ways = visibility.band.ahead > 0
     return Buckets(n_heads=n_heads, buckets=buckets, furthest=furthest, both_ways=both_ways)
 

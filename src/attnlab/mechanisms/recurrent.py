@@ -67,12 +67,12 @@ class Recurrent(nn.Module):
 
 
 def recurrent(*, d_model: int) -> Recurrent:
-    """h_i = tanh(W x_i + b + U h_{i-1} + c) (Elman 1990)"""
+    """h_i = tanh(W x_i + b + U h_{i-1} + c)"""
     return Recurrent(nn.RNN(d_model, d_model, batch_first=True))
 
 
 def relu_recurrent(*, d_model: int) -> Recurrent:
-    """h_i = max(W x_i + b + U h_{i-1} + c, 0) (arXiv 1504.00941)"""
+    """h_i = max(W x_i + b + U h_{i-1} + c, 0)"""
     return Recurrent(nn.RNN(d_model, d_model, nonlinearity="relu", batch_first=True))
 
 

@@ -150,6 +150,10 @@ class First(Visible):
 
     length: int
 
+    @property
+    def band(self) -> Band:  # type: ignore[override]
+        return Band(ahead=self.length - 1)
+
     def __call__(self, at: Pairs, /) -> Allowed:
         return (at.keys.order < self.length)[:, None, None, :].expand(-1, -1, len(at.queries), -1)
 
@@ -163,7 +167,7 @@ def prefix(*, length: int = 8) -> Visible:
 
 @dataclass(frozen=True)
 class Strided(Visible):
-    """i - j is a multiple of the stride, or smaller than it: the fixed reach of a sparse transformer."""
+    """0 ≤ i - j < stride, or i - j a multiple of it: the fixed reach of a sparse transformer."""
 
     stride: int
     itself = True
@@ -174,7 +178,7 @@ class Strided(Visible):
 
 
 def strided(*, stride: int = 4) -> Visible:
-    """i - j < stride, or a multiple of it"""
+    """0 ≤ i - j < stride, or i - j a multiple of it"""
     if stride < 1:
         raise BadSetting(f"strided({stride}): the stride must be at least 1")
     return Strided(stride)

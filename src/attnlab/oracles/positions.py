@@ -51,7 +51,7 @@ def rotary(t: Vector, at: int) -> Vector:
         angle = at / 10000.0 ** (2 * c / len(t))
         a, b = t[2 * c], t[2 * c + 1]
         turned += [a * cos(angle) - b * sin(angle), a * sin(angle) + b * cos(angle)]
-    return torch.stack(turned)
+    return torch.stack(turned) if turned else t
 
 
 def _slope(head: int, n_heads: int) -> float:

@@ -28,8 +28,8 @@ def prefix(i: int, j: int, marks: Marks, *, length: int) -> bool:
 
 
 def strided(i: int, j: int, marks: Marks, *, stride: int) -> bool:
-    """i - j < stride, or a multiple of it"""
-    return i - j < stride or (i - j) % stride == 0
+    """0 ≤ i - j < stride, or i - j a multiple of it"""
+    return 0 <= i - j < stride or (i - j) % stride == 0
 
 
 def blockwise(i: int, j: int, marks: Marks, *, size: int) -> bool:

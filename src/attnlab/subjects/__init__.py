@@ -2,6 +2,7 @@
 
 from attnlab.subjects.compose import Built, Size, attention, compose, decoder
 from attnlab.subjects.files import blamed, question_of, read
+from attnlab.subjects.twin import twin
 from attnlab.subjects.what import Described, described, variant_of
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "described",
     "question_of",
     "read",
+    "twin",
     "variant_of",
 ]

@@ -163,7 +163,8 @@ def _rule(tree: Tree) -> Rule:
 
 
 def _looks_ahead(visible: Rule, length: int) -> bool:
-    return any(visible(i, j, {}) for j in range(length) for i in range(j))
+    """Whether any token may see the next one: no rule of the catalog skips it to see a later one."""
+    return any(visible(i, i + 1, {}) for i in range(length))
 
 
 def _state(module: nn.Module, x: Tensor) -> Parameters:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
+import torch
 from torch import nn
 
 from attnlab.costs import Costs, mixer_cost
@@ -27,6 +28,7 @@ class Card:
     costs: Costs
     timings: tuple[Timing, ...]
     """The fastest first; empty where nobody measured."""
+    threads: int
     maps: tuple[Map, ...]
     notes: tuple[str, ...]
 
@@ -50,6 +52,7 @@ def card(
         batch=batch,
         costs=costs,
         timings=timings,
+        threads=torch.get_num_threads(),
         maps=pictures,
         notes=notes,
     )
@@ -68,7 +71,7 @@ def _drawn(variant: Mapping[str, str], size: Size, n: int, seed: int) -> tuple[t
 def _notes(moves: Map, ruled: bool, reach: float) -> Iterator[str]:
     """With the smallest example of each."""
     n = len(moves.rows)
-    ahead = [(i, j) for i in range(n) for j in range(i + 1, n) if moves.values[i][j] != 0]
+    ahead = [(i, j) for i in range(n) for j in range(i + 1, n) if moves.values[i][j]]
     if moves.leaks:
         i, j = min(moves.leaks, key=lambda leak: (leak[1] < leak[0], abs(leak[0] - leak[1]), leak))
         yield f"token {i} hears token {j}, which its own rule hides from it"

@@ -56,7 +56,7 @@ def weights(mixer: nn.Module, x: Vectors, *, title: str = "weights", caption: st
 
 
 def influence(mixer: nn.Module, x: Vectors, *, title: str = "who moves whom", caption: str = "") -> Map:
-    """‖∂(u·y_i) / ∂x_j‖ for a random u: which input moves which output, whatever the mixer says of itself."""
+    """‖∂(u·y_i) / ∂x_j‖ for a random direction u: which input moves which output, whatever the mixer says of itself."""
     moved = torch.stack(list(_gradients(mixer, x)))
     return _map(moved, title=title, caption=caption, kind="influence", allowed=rule_of(mixer, x.shape[1]))
 
@@ -87,6 +87,7 @@ def _gradients(mixer: nn.Module, x: Tensor) -> Iterator[Tensor]:
     x = x.detach().requires_grad_()
     y: Tensor = mixer(x)
     direction = torch.randn(y.shape[-1], dtype=y.dtype, generator=stream(0, "direction"))
+    direction = direction / direction.norm()
     for i in range(y.shape[1]):
         if not y.requires_grad:
             yield torch.zeros(x.shape[1], dtype=x.dtype)
@@ -97,11 +98,11 @@ def _gradients(mixer: nn.Module, x: Tensor) -> Iterator[Tensor]:
 
 def _map(values: Tensor, *, title: str, caption: str, kind: Kind, allowed: Tensor | None = None) -> Map:
     rows, columns = (tuple(str(place) for place in range(size)) for size in values.shape)
+    finite = torch.isfinite(values)
     leaks: Sequence[Any] = ()
     if allowed is not None:
         own = torch.eye(*values.shape, dtype=torch.bool) if kind == "influence" else False  # its query is its own
-        leaks = ((values != 0) & ~(allowed.any(dim=1)[0] | own)).nonzero().tolist()
-    finite = torch.isfinite(values)
+        leaks = (finite & (values != 0) & ~(allowed.any(dim=1)[0] | own)).nonzero().tolist()
     return Map(
         title=title,
         kind=kind,

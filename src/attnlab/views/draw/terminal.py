@@ -75,9 +75,10 @@ def _scale(names: Sequence[str], wide: int) -> str:
     if all(len(name) < wide for name in names):
         return "".join(f"{name:>{wide}}" for name in names)
     line = ""
-    for place, name in enumerate(names):
-        if place % 5 == 0:
-            line = f"{line:<{wide * place + wide - 1}}"[: wide * place + wide - 1] + name
+    for place in range(0, len(names), 5):
+        name = f"{names[place]:>{wide}}"
+        if wide * place + len(name) <= wide * len(names):
+            line = f"{line:<{wide * place}}{name}"
     return f"{line:<{wide * len(names)}}"
 
 
