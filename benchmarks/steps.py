@@ -1,7 +1,7 @@
 """What does a variant cost beside plain attention? The training step of the decoder, measured in turns.
 
     python benchmarks/steps.py                       every entry, writes its table into benchmarks/RESULTS.md
-    python benchmarks/steps.py alibi t5 --rounds 15  some of them, printed alone
+    python benchmarks/steps.py alibi t5 --rounds 15  some of them, printed alone; with --write their rows are replaced
 
 A step is forward, loss, backward and AdamW on one batch, without a loop around it. Each entry is measured against plain
 attention on the same kind of path (explicit against explicit, fused against fused), in turns in one process, and the
@@ -22,11 +22,10 @@ from torch.nn import functional as F
 
 from attnlab.catalog import CATALOG, NAMES, Entry
 from attnlab.errors import Refused
-from attnlab.mechanisms.attention import Attention
-from attnlab.subjects import attention, decoder
+from attnlab.subjects import decoder
 
 sys.path.insert(0, str(Path(__file__).parent))
-from results import machine, write_section
+from results import machine, replace_rows, write_section
 
 VOCAB, BATCH, LENGTHS = 256, 8, (128, 512)
 LIMIT = 1.3
@@ -76,6 +75,7 @@ def main() -> int:
     words.add_argument("names", nargs="*", help="catalog names; every entry when none is given")
     words.add_argument("--rounds", type=int, default=7)
     words.add_argument("--lengths", type=int, nargs="*", default=LENGTHS)
+    words.add_argument("--write", action="store_true", help="replace the rows of these names in RESULTS.md")
     words.add_argument("--precision", choices=("bfloat16", "float32"), default=None)
     chosen = words.parse_args()
     precision = chosen.precision or ("bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32")
@@ -93,6 +93,8 @@ def main() -> int:
     print(f"over {LIMIT}: {', '.join(f'{row.name} at {row.length}' for row in over) or 'none'}")
     if not chosen.names:
         write_section("Training steps", table(rows, precision, chosen.rounds))
+    elif chosen.write:
+        replace_rows(body(rows))
     return 1 if over else 0
 
 
@@ -122,9 +124,8 @@ def measured(
 ) -> Row:
     """`behind` says how many times the fastest plain path each plain path takes."""
     own = {"explicit": step(entry, length, "explicit", precision)}
-    if any(isinstance(part, Attention) for part in attention(**{entry.question: entry.name}).modules()):
-        with suppress(Refused):
-            own["fused"] = step(entry, length, "fused", precision)
+    with suppress(Refused):
+        own["fused"] = step(entry, length, "fused", precision)
     found = {path: ratio(go, plain[path], rounds) for path, go in own.items()}
     to_fastest, milliseconds = min((times * behind[path], spent) for path, (times, spent) in found.items())
     return Row(
@@ -167,9 +168,6 @@ def line(row: Row) -> str:
 
 
 def table(rows: list[Row], precision: str, rounds: int) -> str:
-    by_name: dict[str, dict[int, Row]] = {}
-    for row in rows:
-        by_name.setdefault(row.name, {})[row.length] = row
     lengths = sorted({row.length for row in rows})
     head = "| entry | " + " | ".join(f"explicit {n} | fused {n} | to fastest {n} | ms {n}" for n in lengths) + " |"
     lines = [
@@ -182,15 +180,23 @@ def table(rows: list[Row], precision: str, rounds: int) -> str:
         head,
         "|---" * (1 + 4 * len(lengths)) + "|",
     ]
-    for name, at in by_name.items():
+    return "\n".join([*lines, *body(rows)])
+
+
+def body(rows: list[Row]) -> list[str]:
+    """A line of the table for each entry."""
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row.name, []).append(row)
+    lines = []
+    for name, measured_at in by_name.items():
         cells = []
-        for n in lengths:
-            row = at[n]
+        for row in sorted(measured_at, key=lambda row: row.length):
             fused = f"{row.fused:.2f}" if row.fused is not None else "–"
             cells.append(f"{row.explicit:.2f} | {fused} | {row.to_fastest:.2f} | {row.milliseconds:.0f}")
         shown = f"**{name}**" if name in LIMITED else name
         lines.append(f"| {shown} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return lines
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ def test_a_part_brings_what_it_cannot_go_without():
         ({"position": "alibi", "visibility": "everything"}, "use alibi-symmetric"),
         ({"mixer": "linear", "visibility": "window(last=3)"}, "one running sum"),
         ({"score": "shuffle"}, "'shuffle' answers merge, not score"),
+        ({"mixer": "latent", "projection": "shared-qk"}, "latent answers every question itself .* projection"),
     ],
     ids=str,
 )
@@ -153,6 +154,12 @@ def test_an_encoder_has_a_default_of_its_own():
     window = attention(visibility="window(last=3, ahead=2)", default_visibility="everything").visibility
     assert window == visibility.window(last=3, ahead=2)
     assert attention(default_visibility="everything").visibility == visibility.EVERYTHING
+
+
+def test_a_path_is_honored_or_refused():
+    with pytest.raises(Refused, match="gru goes a path of its own, and fused is none of it"):
+        attention(mixer="gru", path="fused")
+    assert attention(mixer="latent", path="fused").path.name == "fused"
 
 
 def test_talking_heads_wrap_whatever_normalizer_was_asked_for():

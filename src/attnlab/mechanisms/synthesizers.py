@@ -26,8 +26,9 @@ class Dense(nn.Module):
         self.offset.zero_()
 
     def forward(self, q: AnyQuery, k: AnyKey, at: Pairs, /) -> Scores:
-        table, offset = (at_places(t, at.keys).to(q.dtype) for t in (self.second, self.offset))
-        return F.relu(q) @ table + offset
+        # The offset goes along as one more feature that is always 1: adding it afterwards would walk over all pairs.
+        table = at_places(torch.cat([self.second, self.offset], dim=1), at.keys)
+        return F.pad(F.relu(q), (0, 1), value=1.0) @ table.to(q.dtype)
 
 
 def dense(*, d_head: int, length: int) -> Dense:

@@ -14,7 +14,7 @@ from attnlab.errors import BadSetting, LabError, Refused, Unknown, UserCodeError
 from attnlab.mechanisms.adapter import adapted
 from attnlab.mechanisms.attention import Attention
 from attnlab.mechanisms.dropout import Dropout
-from attnlab.mechanisms.kernels import PATHS, Path
+from attnlab.mechanisms.kernels import EXPLICIT, PATHS, Path
 from attnlab.mechanisms.normalizers import Dropped, Softmax
 from attnlab.mechanisms.positions import Absolute, Placed
 from attnlab.mechanisms.visibility import CAUSAL, Visible, Written
@@ -164,6 +164,8 @@ def _mixer(answer: Answer, others: dict[str, Answer], maker: "_Maker", *, stated
     if refused:
         what = f"cannot be given a {listed(refused)} of its own"
         raise Refused(f"{answer.written} answers every question itself and {what}")
+    if maker.path is not EXPLICIT and "path" not in asks:
+        raise Refused(f"{answer.written} goes a path of its own, and {maker.path.name} is none of it; leave path out")
     given = {} if absolute is not None or placed is None else {"position": placed}
     return Built(adapted(maker.make("mixer", answer, **given)), absolute)
 
