@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -15,9 +16,9 @@ from attnlab.mechanisms.attention import Attention
 from attnlab.mechanisms.merges import Gated
 from attnlab.mechanisms.parts import Position
 from attnlab.mechanisms.positions import within
-from attnlab.mechanisms.scans import Mean, both, each_alone, nothing, one_pass, over_all, shown, so_far, steppable
+from attnlab.mechanisms.scans import Mean, both, each_alone, nothing, one_pass, over_all, shown, so_far, steppable, wide
 from attnlab.mechanisms.tokens import Pairs, Tokens
-from attnlab.mechanisms.visibility import Visible
+from attnlab.mechanisms.visibility import CAUSAL, Visible
 from attnlab.randomness import Stream
 from attnlab.shapes import AnyKey, AnyQuery, Bias, Heads, Key, Memory, Query, Scores, Value, Vectors
 
@@ -99,7 +100,9 @@ def at_places(table: Tensor, tokens: Tokens) -> Tensor:
 class AttentionFree(Attention):
     """Attention whose every feature is a head of width 1 and whose query is the gate of its merge.
 
-    n² d weights are never stored: a block of queries at a time, made again on the way back.
+    n² d weights are never stored. Causal, the keys before a block of queries are carried by one product for all
+    features, and only those within the block one by one. Under any other rule all keys are taken one by one, a block
+    of queries at a time, and again on the way back.
     """
 
     def __init__(self, *, d_model: int, visibility: Visible, position: Position | None = None) -> None:
@@ -123,12 +126,52 @@ class AttentionFree(Attention):
         q, k, v, at = self._ask(x, memory, tokens, memory_tokens)
         if x.shape[1] <= BLOCK:
             return self._answer(q, k, v, at, x)
+        if at.queries is at.keys and at.keys.first is not None and self.visibility.given(at) == CAUSAL:
+            return self._out(self._behind(q, k, v, at), x, at)
         blocks = []
         for start in range(0, x.shape[1], BLOCK):
             rows = slice(start, start + BLOCK)
             block = (q[:, :, rows], k, v, Pairs(some_of(at.queries, rows), at.keys), x[:, rows])
             blocks.append(checkpoint(self._answer, *block, use_reentrant=False, preserve_rng_state=False))
         return torch.cat(blocks, dim=1)
+
+    def _behind(self, q: AnyQuery, k: Key, v: Value, at: Pairs) -> Heads:
+        """Σ_{j≤i} exp(k_j + w_ij) v_j / Σ_{j≤i} exp(k_j + w_ij), for blocks of i."""
+        n = k.shape[2]
+        bias = self.position.bias(q, k, at)
+        bias = torch.zeros(1, 1, n, n, dtype=k.dtype, device=k.device) if bias is None else bias
+        key, carried, bias = k.mT.to(wide(k)), v.to(wide(v)), bias.to(wide(k))
+        means = []
+        for start in range(0, n, BLOCK):
+            rows = slice(start, start + BLOCK)
+            mean = one_by_one(key[..., rows] + bias[..., rows, rows], carried[:, :, rows])
+            if start:
+                mean = both(by_product(key[..., :start], bias[..., rows, :start], carried[:, :, :start]), mean)
+            means.append(mean())
+        return torch.cat(means, dim=2).to(v.dtype)
+
+    def _out(self, heads: Heads, x: Vectors, at: Pairs) -> Vectors:
+        return self.out(rearrange(self.merge(heads, x, at.queries), "b h i 1 -> b i h"))
+
+
+def one_by_one(scores: Scores, v: Value) -> Mean:
+    """The means of a block's own keys: row i those up to its own place."""
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    top = scores.detach().amax(dim=-1, keepdim=True)  # it cancels, so it has no gradient
+    weight = torch.exp(scores - top)
+    return Mean(top, weight @ v, weight.sum(dim=-1, keepdim=True))
+
+
+def by_product(key: Float[Tensor, "b h 1 j"], bias: Float[Tensor, "1 1 i j"], v: Value) -> Mean:
+    """The means of keys that all rows see: exp(k_j + w_ij) is a product, each factor below its own top.
+
+    One matrix serves every sentence and feature, so that they are carried by a single product.
+    """
+    key_top, bias_top = (t.detach().amax(dim=-1, keepdim=True) for t in (key, bias))
+    loud, near = torch.exp(key - key_top), torch.exp(bias - bias_top)
+    total, weight = (torch.cat([loud * v.mT, loud]).flatten(0, 2) @ near[0, 0].mT).chunk(2)
+    return Mean(key_top + bias_top, *(t.reshape(*key.shape[:2], -1, 1) for t in (total, weight)))
 
 
 def some_of(tokens: Tokens, rows: slice) -> Tokens:
@@ -173,9 +216,6 @@ class Simple(AttentionFree):
         _, k, v, at = self._ask(x, None, tokens, None)
         means = both(state, so_far(each_alone(k, v, shown(self.visibility, at))))
         return self._out(means().to(v.dtype), x, at), means.rows(x.shape[1] - 1, x.shape[1])
-
-    def _out(self, heads: Heads, x: Vectors, at: Pairs) -> Vectors:
-        return self.out(rearrange(self.merge(heads, x, at.queries), "b h i 1 -> b i h"))
 
 
 def aft_full(*, d_model: int, length: int, visibility: Visible) -> AttentionFree:
