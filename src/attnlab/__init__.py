@@ -7,18 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attnlab.audits.audit import audit
     from attnlab.mechanisms import scaffold
     from attnlab.mechanisms.tokens import Pairs, Tokens
     from attnlab.mechanisms.visibility import Visible
     from attnlab.subjects import attention, decoder
 
-__all__ = ["Pairs", "Tokens", "Visible", "attention", "decoder", "scaffold"]
+__all__ = ["Pairs", "Tokens", "Visible", "attention", "audit", "decoder", "scaffold"]
 
 _HOME = {
     "Pairs": "mechanisms.tokens",
     "Tokens": "mechanisms.tokens",
     "Visible": "mechanisms.visibility",
     "attention": "subjects",
+    "audit": "audits.audit",
     "decoder": "subjects",
 }
 

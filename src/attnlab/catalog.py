@@ -132,9 +132,9 @@ CATALOG: tuple[Entry, ...] = (
     Entry("relu-weights", "normalizer", "normalizers:ReluWeights", "normalizers:relu_weights", "Wortsman et al. 2023, arXiv:2309.08586", (*WEIGHS, "nonnegative", "any-length")),
     Entry("sparsemax", "normalizer", "normalizers:Sparsemax", "normalizers:sparsemax", "Martins and Astudillo 2016, arXiv:1602.02068", (*ROWS, "any-length")),
     Entry("zero-after-softmax", "normalizer", "normalizers:ZeroAfterSoftmax", "normalizers:zero_after_softmax", COURSE, FAULTY, breaks=("causal", "padding-invariant", "rows-sum-to-one")),
-    Entry("zero-after-softmax-renormalized", "normalizer", "normalizers:ZeroAfterSoftmaxRenormalized", "normalizers:zero_after_softmax_renormalized", COURSE, FAULTY, breaks=("causal", "hidden-keys-weigh-nothing", "finite")),
+    Entry("zero-after-softmax-renormalized", "normalizer", "normalizers:ZeroAfterSoftmaxRenormalized", "normalizers:zero_after_softmax_renormalized", COURSE, FAULTY, breaks=("causal", "padding-invariant", "hidden-keys-weigh-nothing", "finite")),
     Entry("scores-times-mask", "normalizer", "normalizers:ScoresTimesMask", "normalizers:scores_times_mask", COURSE, FAULTY, breaks=("causal", "padding-invariant", "hidden-keys-weigh-nothing")),
-    Entry("finite-floor", "normalizer", "normalizers:FiniteFloor", "normalizers:finite_floor", COURSE, FAULTY, breaks=("causal", "hidden-keys-weigh-nothing")),
+    Entry("finite-floor", "normalizer", "normalizers:FiniteFloor", "normalizers:finite_floor", COURSE, FAULTY, breaks=("causal", "padding-invariant", "hidden-keys-weigh-nothing")),
 
     Entry("concatenate", "merge", "merges:Concatenate", "merges:concatenate", VASWANI, PLAIN),
     Entry("shuffle", "merge", "merges:Shuffle", "merges:shuffle", COURSE, without(PLAIN, "step-equals-whole"), breaks=("deterministic",)),

@@ -38,10 +38,19 @@ def seeded(seed: int, name: str) -> Iterator[None]:
     """The global generators as (seed, name) would have them, for code that draws from them."""
     start = stream(seed, name).initial_seed()
     with undisturbed():
-        torch.manual_seed(start)
+        _seed_torch(start)
         np.random.seed(start % 2**32)
         random.seed(start)
         yield
+
+
+def _seed_torch(start: int) -> None:
+    """torch.manual_seed without a GPU writes down the whole stack each time, for when there will be one."""
+    torch.default_generator.manual_seed(start)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(start)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(start)
 
 
 def by_width(weight: Tensor) -> float:

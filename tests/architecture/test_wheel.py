@@ -24,18 +24,20 @@ def pip(*words: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_package_its_plug_in_and_nothing_else(wheel: Path) -> None:
     package = ROOT / "src" / "attnlab"
     files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == {path.relative_to(package.parent).as_posix() for path in files}
+    assert names == {path.relative_to(package.parent).as_posix() for path in files} | {"pytest_attnlab.py"}
     assert {"attnlab/__init__.py", "attnlab/py.typed"} <= names
 
 
 def test_the_wheel_carries_its_license_and_its_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as inside:
         about = {Path(name).name: name for name in inside.namelist() if ".dist-info/" in name}
-        assert "attnlab = attnlab.cli:main" in inside.read(about["entry_points.txt"]).decode()
+        entries = inside.read(about["entry_points.txt"]).decode()
+        assert "attnlab = attnlab.cli:main" in entries
+        assert "[pytest11]\npytest_attnlab = pytest_attnlab" in entries
         assert inside.read(about["LICENSE"]) == (ROOT / "LICENSE").read_bytes()
 
 

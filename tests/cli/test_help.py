@@ -9,7 +9,7 @@ import pytest
 def test_help_names_every_command(words: list[str], attnlab) -> None:
     said = attnlab(*words)
     assert said.status == 0
-    assert all(f"\n  {command}  " in said.out for command in ("list", "show", "demo"))
+    assert all(f"\n  {command}  " in said.out for command in ("list", "show", "audit", "demo"))
     assert "--install-completion" in said.out
 
 

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
-FREE = ("brings", "variant")  # their keys are questions
+FREE = ("brings", "variant", "evidence")  # their keys are questions, or what a check measured
 SMALL = ("--d-model", "16", "--n-heads", "2", "--length", "8", "--batch", "1", "--draw", "4")
 
 SAID = {
     "attnlab.list": [["list"], ["list", "--faulty"], ["list", "--question", "score"]],
     "attnlab.show": [["show", "deberta", "--set", "normalizer=zero-after-softmax", *SMALL]],
     "attnlab.demo": [["demo"]],
+    "attnlab.audit": [["audit", "attention", "--quick"]],
+    "attnlab.audits": [["audit", "attention", "gru", "--quick"]],
+    "attnlab.explanation": [["audit", "--explain", "causal"]],
 }
 
 

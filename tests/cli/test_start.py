@@ -36,6 +36,7 @@ def spent(words: list[str], enough: float = 0.0, times: int = 12) -> float:
         ["list", "--question", "score", "--json"],
         ["show", "--help"],
         ["demo", "-h"],
+        ["audit", "--help"],
     ],
     ids=" ".join,
 )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from attnlab.cli.audit import audit
 from attnlab.cli.demo import demo
 from attnlab.cli.list import list_
 from attnlab.cli.quick import Command, Group
@@ -48,6 +49,7 @@ def attnlab(
 
 app.command("list", cls=Command)(list_)
 app.command("show", cls=Command)(show)
+app.command("audit", cls=Command)(audit)
 app.command("demo", cls=Command)(demo)
 
 

@@ -1,6 +1,6 @@
 """How are words read without waiting? To read one, typer imports pydantic, which takes longer than typer itself.
 
-Its commands are asked here to read words, whole numbers and flags by themselves; a typer that would not import
+Its commands are asked here to read words, numbers and flags by themselves; a typer that would not import
 pydantic is left alone.
 """
 
@@ -29,7 +29,7 @@ class Group(TyperGroup):
 class _Reader:
     """Stands where typer keeps what turns words into values."""
 
-    def __init__(self, kind: type, least: int | None, most: int | None) -> None:
+    def __init__(self, kind: type, least: float | None, most: float | None) -> None:
         self.kind, self.least, self.most = kind, least, most
 
     def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
@@ -40,12 +40,15 @@ class _Reader:
         return self.one(value, param, ctx)
 
     def one(self, word: Any, param: Any, ctx: Any) -> Any:
-        if self.kind is not int:
+        if self.kind not in (int, float):
             return word
         try:
-            number = int(word)
+            number = self.kind(word)
         except ValueError:
-            raise typer.BadParameter(f"'{word}' is not a whole number.", ctx=ctx, param=param) from None
+            what = "whole number" if self.kind is int else "number"
+            raise typer.BadParameter(f"'{word}' is not a {what}.", ctx=ctx, param=param) from None
+        if number != number:
+            raise typer.BadParameter(f"'{word}' is not a number.", ctx=ctx, param=param)
         below, above = self.least is not None and number < self.least, self.most is not None and number > self.most
         if below or above:
             bound = f"at least {self.least}" if below else f"at most {self.most}"
@@ -53,7 +56,7 @@ class _Reader:
         return number
 
 
-KINDS: dict[Any, type] = {str: str, list[str]: str, int: int, bool: bool}
+KINDS: dict[Any, type] = {str: str, list[str]: str, int: int, float: float, bool: bool}
 
 
 def _teach(params: list[Any]) -> None:

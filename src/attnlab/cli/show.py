@@ -198,4 +198,4 @@ def drawing(maps: Iterable["Map"], here: Screen) -> list[str]:
     legend = f"rows ask, columns answer; {nothing} nothing, {most} the most of its row"
     leaks = f", {hidden} heard, yet hidden" if any(one.leaks for one in drawn) else ""
     lines = draw(drawn, Pen(width=here.width, unicode=here.unicode, paint=here.paint))
-    return [*lines, here.paint(legend + leaks, "dim")]
+    return [*lines, *here.wrapped(here.paint(legend + leaks, "dim"), here.width)]

@@ -30,8 +30,8 @@ class Features(nn.Module):
         return asked, torch.exp(k.clamp(max=0)) + F.relu(k)
 
     def forward(self, q: Query, k: Key, at: Pairs, /) -> Scores:
-        asked, told = self.as_dot(q, k)
-        return asked @ told.mT
+        asked, told = self.as_dot(q.to(wide(q)), k.to(wide(k)))
+        return (asked @ told.mT).to(q.dtype)
 
 
 class Shares(nn.Module):
@@ -113,7 +113,7 @@ def through(
     q: Query, k: Key, v: Value, seen: Bool[Tensor, "#b 1 j 1"], sums: Tensor, *, causal: bool
 ) -> tuple[Heads, Tensor]:
     """The heads, and the sums after these tokens, which are kept in the type that the sums came in."""
-    asked, told = (t.to(sums.dtype) for t in Features().as_dot(q, k))
+    asked, told = Features().as_dot(q.to(sums.dtype), k.to(sums.dtype))
     told = told.masked_fill(~seen, 0.0)
     carried = F.pad(v.to(sums.dtype), (0, 1), value=1.0)
     if not causal:

@@ -104,8 +104,13 @@ def over_all(scores: Loudness, v: Value, seen: Seen) -> Float[Tensor, "b h 1 e"]
 
 
 def ratio(total: Tensor, weight: Tensor) -> Tensor:
-    """total / weight, and 0 where nothing weighs."""
-    return total / weight.masked_fill(weight == 0, 1.0)
+    """total / weight, and 0 where nothing weighs.
+
+    Nor where next to nothing does: the gradient divides by the weight again, and would be no number.
+    """
+    least = torch.finfo(weight.dtype).tiny ** 0.8
+    faint = weight < least
+    return (total / weight.masked_fill(faint, 1.0)).masked_fill(faint, 0.0)
 
 
 def wide(t: Tensor) -> torch.dtype:

@@ -24,7 +24,7 @@ from attnlab.mechanisms.visibility import Visible
 # What a builder or a constructor may ask for; several spellings of one thing.
 SIZES = {
     "d_model": ("d_model", "dim", "embed_dim", "n_embd", "hidden_size", "width"),
-    "n_heads": ("n_heads", "heads", "num_heads", "n_head"),
+    "n_heads": ("n_heads", "heads", "num_heads", "n_head", "nhead", "num_attention_heads"),
     "d_head": ("d_head", "head_dim", "dim_head"),
     "length": ("length", "max_len", "max_length", "block_size"),
 }
@@ -45,6 +45,11 @@ def read(what: str) -> Any:
     if not hasattr(module, name):
         raise Unknown(f"thing in {Path(module.__file__ or what).name}", name, _public(module))
     return getattr(module, name)
+
+
+def names_of(path: str) -> Mapping[str, Any]:
+    """Everything that a file holds, by name."""
+    return vars(_module(path))
 
 
 def _only(module: ModuleType, what: str) -> Any:

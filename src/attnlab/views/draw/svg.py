@@ -10,6 +10,7 @@ LEVELS = 8
 CELL, EDGE = 11, 10  # a square with its gap, and without
 MARGIN, BETWEEN = 16, 30
 HEAD, CAPTION, LINE = 22, 30, 16
+MOST = 440  # the side of a map that stands alone
 
 # Gray, blue and vermilion are told apart on white and on near-black, and by eyes that see no red or no green.
 STYLE = """
@@ -75,6 +76,53 @@ def _map(one: Map, left: int, top: int) -> str:
             "</g></g>",
         ]
     )
+
+
+def labeled(one: Map, *, rows: str, columns: str, title: str = "") -> str:
+    """One map alone and large, its rows and columns counted: to be read cell by cell."""
+    size = max(MOST // max(len(one.rows), len(one.columns), 1), 4)
+    size = min(size, 26)
+    left, top = 58, 44
+    width = max(left + size * len(one.columns) + MARGIN, 190)
+    height = top + size * len(one.rows) + MARGIN
+    leaks = set(one.leaks)
+    body = []
+    for i, row in enumerate(one.values):
+        loudest = largest(row)
+        for j, value in enumerate(row):
+            x, y, gap = left + size * j, top + size * i, max(size // 12, 1)
+            hidden = (i, j) in leaks
+            shade = "leak" if hidden or value is None else f"l{level(value, loudest, LEVELS)}"
+            edge = size - gap
+            told = f"{rows} {one.rows[i]}, {columns} {one.columns[j]}: {_told(value)}{', a leak' if hidden else ''}"
+            body.append(f'<rect class="{shade}" x="{x}" y="{y}" width="{edge}" height="{edge}"><title>{escape(told)}')
+            body.append("</title></rect>")
+            if shade == "leak":
+                arm, start = edge * 0.4, edge * 0.3
+                cross = f"M{x + start:.1f} {y + start:.1f}l{arm:.1f} {arm:.1f}m0-{arm:.1f}l-{arm:.1f} {arm:.1f}"
+                body.append(f'<path class="cross" d="{cross}"/>')
+    every = 1 if size >= 15 else 5
+    for j, name in list(enumerate(one.columns))[::every]:
+        body.append(f'<text class="note" x="{left + size * (j + 0.46):.1f}" y="{top - 7}" text-anchor="middle">')
+        body.append(f"{escape(name)}</text>")
+    for i, name in list(enumerate(one.rows))[::every]:
+        body.append(f'<text class="note" x="{left - 8}" y="{top + size * (i + 0.46) + 4:.1f}" text-anchor="end">')
+        body.append(f"{escape(name)}</text>")
+    body.append(f'<text class="note" x="{left}" y="14">{escape(columns)} →</text>')
+    body.append(f'<text class="note" x="0" y="{top + size * 0.46 + 4:.1f}">{escape(rows)}</text>')
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+            f' role="img" aria-label="{escape(title, {chr(34): "&quot;"})}">',
+            f"<style>{STYLE}</style>",
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def _told(value: float | None) -> str:
+    return "not a number" if value is None else f"moved by {value:.2g} of the largest output" if value else "silent"
 
 
 def _legend(notes: Sequence[str], width: int, top: int) -> str:

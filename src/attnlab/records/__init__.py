@@ -1,0 +1,1 @@
+"""Records: the plain types that cross rooms."""

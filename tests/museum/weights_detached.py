@@ -1,0 +1,13 @@
+"""The weights are detached on the way: queries and keys never learn."""
+
+from torch import Tensor, nn
+
+
+class WeightsDetached(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (self.query(x) @ self.key(x).mT / x.shape[-1] ** 0.5).softmax(dim=-1)
+        return weights.detach() @ self.value(x)
