@@ -17,8 +17,12 @@ HERE = Path(__file__).parent
 TAKEN = ("deterministic", "leaves-input", "finite", "trainable")
 
 
+# Found and placed, though what the probe says of causes does not go as far as this one.
+UNNAMED = "-"
+
+
 class Row(NamedTuple):
-    """A piece, the probe that finds its fault, what the sentence says of the place, what the cause names."""
+    """A piece, the probe that finds its fault, what it says of the place, what it says of the cause."""
 
     piece: str
     code: str
@@ -31,57 +35,69 @@ ROWS = (
     Row("no_mask", "future-by-value", "output 0 hears token 1", "mask is missing"),
     Row("mask_after_softmax", "future-by-value", "output 0 hears token 1", "after the softmax"),
     Row("scores_times_mask", "future-by-value", "output 0 hears token 1", "multiplied"),
-    Row("mask_of_minus_1e4", "future-by-value", "output 1 hears token 2.*everything 300 times as loud", ""),
-    Row("mask_of_minus_1e7", "future-by-value", "output 1 hears token 2.*everything 10000 times", ""),
-    Row("mask_on_the_wrong_axis", "future-by-value", "output 0 hears token 1", ""),
-    Row("inverted_polarity", "future-by-value", "output 0 hears token 1", ""),
-    Row("normalized_by_queries", "future-by-value", "output 0 hears token 1", ""),
-    Row("mask_only_without_dropout", "future-by-value", "in training mode", ""),
-    Row("mask_only_without_weights", "future-with-weights", "output 0 hears token 1", "weights"),
-    Row("mask_only_for_batches", "future-by-value", "batch of 1", ""),
-    Row("unmasked_synthesizer", "future-by-value", "output 0 hears token 1", ""),
-    Row("decay_without_mask", "future-by-value", "output 0 hears token 1", ""),
-    Row("heads_by_reshape", "future-by-value", "output 0 hears token 1", ""),
-    Row("last_of_a_chunk", "future-by-value", "output 3 hears token 4", ""),
+    Row(
+        "mask_of_minus_1e4", "future-by-value", "output 1 hears token 2.*everything 300 times as loud", "not low enough"
+    ),
+    Row("mask_of_minus_1e7", "future-by-value", "output 1 hears token 2.*everything 10000 times", "not low enough"),
+    Row("mask_on_the_wrong_axis", "future-by-value", "output 0 hears token 1", UNNAMED),
+    Row("inverted_polarity", "future-by-value", "output 0 hears token 1", UNNAMED),
+    Row("normalized_by_queries", "future-by-value", "output 0 hears token 1", UNNAMED),
+    Row("mask_only_without_dropout", "future-by-value", "in training mode", UNNAMED),
+    Row("mask_only_without_weights", "future-with-weights", "output 0 hears token 1", "one forgets the mask"),
+    Row("mask_only_for_batches", "future-by-value", "batch of 1", UNNAMED),
+    Row("unmasked_synthesizer", "future-by-value", "output 0 hears token 1", "mask is missing"),
+    Row("decay_without_mask", "future-by-value", "output 0 hears token 1", "mask is missing"),
+    Row("heads_by_reshape", "future-by-value", "output 0 hears token 1", UNNAMED),
+    Row("last_of_a_chunk", "future-by-value", "output 3 hears token 4", UNNAMED),
     Row("reweights_by_sequence", "future-by-value", "output 0 hears token 1", "statistic"),
     Row("norm_over_the_sequence", "future-by-value", "output 0 hears token 1", "statistic"),
     Row("loudest_of_the_sequence", "future-by-value", "output 0 hears token 1", "statistic"),
     Row("divides_by_the_length", "future-by-length", "2 tokens", "length"),
     Row("swap_that_loses_its_mask", "future-by-value", "output 0 hears token 1", "mask is missing"),
-    Row("window_off_by_one", "hears-last", "5", ""),
+    Row("window_off_by_one", "hears-last", "5", "off by one"),
     # independence
-    Row("reweights_by_batch", "batch-neighbors", "", ""),
-    Row("batch_norm", "batch-neighbors", "training", ""),
-    Row("tokens_before_batch", "batch-neighbors", "", ""),
-    Row("padding_over_queries", "padding-right", "", ""),
-    Row("inverted_padding", "padding-right", "", ""),
-    Row("counts_padded_keys", "padding-right", "", ""),
-    Row("mean_over_padding", "padding-right", "", ""),
+    Row("reweights_by_batch", "batch-neighbors", "sentence 1 of a batch hears sentence 0", "over the whole batch"),
+    Row("batch_norm", "batch-neighbors", "training", "over the whole batch"),
+    Row("tokens_before_batch", "batch-neighbors", "sentence 1 of a batch hears sentence 0", "batch_first"),
+    Row("padding_over_queries", "padding-right", "real token 0 of sentence 0", "along the wrong axis"),
+    Row("inverted_padding", "padding-right", "real token 0 of sentence 0", "of the wrong polarity"),
+    Row("counts_padded_keys", "padding-right", "real token 1 of sentence 0", "counts the padding"),
+    Row("mean_over_padding", "padding-right", "real token 0 of sentence 0", "a mean counts the padding"),
     # order
-    Row("alibi_of_the_wrong_sign", "favors-near", "", ""),
-    Row("alibi_of_the_key_index", "favors-near", "", ""),
+    Row("alibi_of_the_wrong_sign", "favors-near", "far keys are favored", "wrong sign"),
+    Row(
+        "alibi_of_the_key_index",
+        "favors-near",
+        "left edge are favored, wherever the query stands",
+        "a function of the key's index",
+    ),
     # weights
-    Row("mask_after_softmax", "future-by-gradient", "", ""),
-    Row("normalized_by_queries", "rows-sum-to-one", "", ""),
-    Row("weights_before_dropout", "weights-used", "", ""),
-    Row("weights_transposed", "weights-used", "", ""),
+    Row(
+        "mask_after_softmax",
+        "future-by-gradient",
+        "gradient of output 0 reaches token 1",
+        "hidden key still carries weight",
+    ),
+    Row("normalized_by_queries", "rows-sum-to-one", "row 0", "softmax runs over another axis"),
+    Row("weights_before_dropout", "weights-used", "in training mode", "before dropout"),
+    Row("weights_transposed", "weights-used", "weights shown are transposed", "transposed"),
     # agreement
-    Row("scaled_by_the_model", "standard-attention", "", ""),
-    Row("queries_and_keys_swapped", "standard-attention", "", ""),
-    Row("one_layer_for_queries_and_keys", "standard-attention", "", ""),
-    Row("heads_by_reshape", "standard-attention", "", ""),
-    Row("cache_off_by_the_padding", "cached-step", "", ""),
+    Row("scaled_by_the_model", "standard-attention", r"divided by √16 \(√d_model\), not by √4", "√d_model"),
+    Row("queries_and_keys_swapped", "standard-attention", "2 tokens", "queries and keys are exchanged"),
+    Row("one_layer_for_queries_and_keys", "standard-attention", "key projection", "key projection is never used"),
+    Row("heads_by_reshape", "standard-attention", "heads are split", "reshape without a transpose"),
+    Row("cache_off_by_the_padding", "cached-step", "padding in front", "off .by the padding"),
     # numbers
-    Row("mask_by_true_zeros", "loud-scores", "", ""),
-    Row("no_maximum_taken", "loud-scores", "", ""),
-    Row("overflow_in_half", "half-precision", "", ""),
+    Row("mask_by_true_zeros", "loud-scores", "all zeros", "0 / 0"),
+    Row("no_maximum_taken", "loud-scores", "output 0 is NaN", "without its largest score taken off"),
+    Row("overflow_in_half", "half-precision", "float16", "scaled too late"),
     # learning
     Row("unused_layer", "connected", r"no output depends on out\.weight, out\.bias", "never called"),
     Row("one_layer_for_queries_and_keys", "connected", r"no output depends on key\.weight", "another called"),
     Row("weights_detached", "connected", r"no gradient reaches query\.weight", "detach"),
     Row("weights_detached", "gradients", "the gradient of its input", "detach"),
     Row("layers_in_a_list", "connected", r"shape \(12, 16\) .* no parameter", r"ModuleList"),
-    Row("lost_heads", "connected", r"rows 4 to 15 of key\.weight", ""),
+    Row("lost_heads", "connected", r"rows 4 to 15 of key\.weight", "a head, or a part of one, is lost"),
     Row("wrong_backward", "gradients", "is not its derivative", "backward of one's own"),
     Row("random_merge", "deterministic", "draws chance in eval mode", "shuffle"),
     Row("dropout_always", "deterministic", "draws chance in eval mode", "dropout"),
@@ -108,11 +124,26 @@ def test_each_fault_is_named_by_the_probe_that_should(row):
     finding = finding_of(probe(row.code), subject)
     assert finding.status == "broken", (finding.status, finding.sentence)
     assert re.search(row.says, finding.sentence), finding.sentence
-    assert re.search(row.cause, finding.cause), finding.cause
+    said = f"{finding.sentence} {finding.cause}"
+    assert row.cause == UNNAMED or re.search(row.cause, said), said
 
 
 def test_every_piece_of_the_museum_has_a_row():
     assert {row.piece for row in ROWS} == {file.stem for file in HERE.glob("*.py")} - {"test_museum"}
+
+
+def test_every_row_says_where_and_every_piece_why():
+    assert all(row.says for row in ROWS)
+    named = {row.piece for row in ROWS if row.cause != UNNAMED}
+    unnamed = {row.piece for row in ROWS} - named
+    # The general cause of a leak speaks of masks and statistics, not of branches, axes and blocks.
+    assert unnamed == {
+        "mask_on_the_wrong_axis",
+        "inverted_polarity",
+        "mask_only_without_dropout",
+        "mask_only_for_batches",
+        "last_of_a_chunk",
+    }
 
 
 def test_every_row_names_a_probe_that_there_is():
