@@ -81,7 +81,7 @@ class Attention(nn.Module):
         tokens: Tokens | None = None,
         memory_tokens: Tokens | None = None,
     ) -> Cache:
-        """An empty cache for a run like this one (or the memory, kept whole); refused where a step cannot be."""
+        """An empty cache for a run like this one; refused where a step cannot equal the whole."""
         reason = self.whole()
         if reason:
             raise Refused(f"this attention cannot go token by token: {reason}")
@@ -124,7 +124,8 @@ class Attention(nn.Module):
         queries = Tokens.count(x.shape[1], device=x.device) if tokens is None else tokens
         keys = queries
         if memory is not None:
-            keys = memory_tokens or Tokens.count(memory.shape[1], device=memory.device)
+            counted = Tokens.count(memory.shape[1], device=memory.device)
+            keys = counted if memory_tokens is None else memory_tokens
         q, kept = self.projection(x, memory)
         k, v = self.projection.open(*kept)
         return self.position.turn(q, queries), self.position.turn(k, keys), v, Pairs(queries, keys)
