@@ -16,7 +16,8 @@ OPENING = """# What an audit checks
 `attnlab audit WHAT` asks a mechanism whether it keeps its promises, and says for each one that is broken where, on
 which smallest input, and what usually causes it. WHAT is a name of the catalog, or `path/to/mine.py:Name`: a module
 from (batch, length, dim) vectors to the same shape or from integer ids to logits, a function of q, k and v, a score, a
-normalizer or a merge. What it was taken for is printed first; `--as` and `--arg name=value` correct the guess.
+normalizer or a merge; or a Hugging Face model, as a local folder or `config.json` (extra `pretrained`; nothing is
+fetched). What it was taken for is printed first; `--as` and `--arg name=value` correct the guess.
 
 | it says | which means |
 |---|---|
@@ -34,6 +35,13 @@ taken to be causal: where it was not promised, what is heard of the future is st
 Each check runs on a module of its own, in another process with a limit of time and memory, so that code that hangs,
 prints, ends its process or eats memory is a sentence on the card. A module that exists only in memory,
 `attnlab.audit(module)`, is asked where it is, without limits, and the card says so.
+
+`attnlab audit FOLDER --swap WHAT` puts another attention into every layer of a Hugging Face model before it is asked:
+a position, score, visibility or normalizer of the catalog (the model's mask stays, and what the variant leaves open is
+as the model has it), or `mine.py:Name`, a function that is called as transformers calls one (module, query, key, value,
+attention_mask, …) or with q, k and v, (batch, heads, tokens, features), and those of these words that it takes:
+`attention_mask` (added to the scores), `mask`, `attn_mask` or `allowed` (True may look), `scaling`, `is_causal`,
+`dropout`. A function that takes none of them loses the mask, and a promise `causal` is then broken.
 
 In somebody's own tests, the fixture `audit` that comes with attnlab is one line:
 

@@ -253,6 +253,18 @@ def without_numbers(text: str) -> str:
     return re.sub(r"\d[\d.,e+-]*", "#", text)
 
 
+def test_a_module_of_one_length_is_asked_by_every_probe_at_that_length() -> None:
+    report = attnlab.audit(str(Path(__file__).parents[1] / "museum" / "positions_not_cut.py"))
+    assert not [(one.code, one.sentence) for one in report.findings if one.status == "error"]
+
+
+def test_a_probe_without_a_promise_is_nothing_to_claim() -> None:
+    assert any(not one.promise for one in probes())
+    with pytest.raises(Unknown) as said:
+        known("")
+    assert "" not in said.value.known
+
+
 SCAFFOLD = "from attnlab.mechanisms.scaffold import *\n"
 SLIPS = {
     "stage-1": "def attn_softmax(A):\n    return A.softmax(-2)\n",

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -326,6 +327,137 @@ def test_a_path_that_is_taken_for_the_weights_is_asked_too():
     assert (broke.evidence["word"], broke.evidence["value"]) == ("need_weights", True)
     assert "with need_weights=True output 0 hears token 1" in broke.sentence
     assert isinstance(looked(Attends, "weights"), Silent)
+
+
+@dataclass
+class Config:
+    n_embd: int
+    vocab_size: int = 50304
+    block_size: int = 32
+
+
+class Configured(Attends):
+    """A language model as it is published: built from a configuration, it answers for the last token alone."""
+
+    masked = True
+
+    def __init__(self, config: Config):
+        super().__init__(config.n_embd)
+        self.table, self.head = (
+            nn.Embedding(config.vocab_size, config.n_embd),
+            nn.Linear(config.n_embd, config.vocab_size),
+        )
+
+    def future(self, n):
+        return super().future(n) & self.masked
+
+    def forward(self, idx, targets=None):
+        y = super().forward(self.table(idx))
+        return (self.head(y), 0.0) if targets is not None else (self.head(y[:, -1:]), None)
+
+
+class TokensFirst(Attends):
+    """(tokens, batch, features), and nothing that says so."""
+
+    masked = True
+
+    def future(self, n):
+        return super().future(n) & self.masked
+
+    def forward(self, x):
+        return super().forward(x.transpose(0, 1)).transpose(0, 1)
+
+
+class MaskIsAdded(Attends):
+    """A mask of zeros and minus infinity that it cannot go without."""
+
+    masked = True
+
+    def forward(self, x, mask):
+        q, k, v = self.project(x).chunk(3, dim=-1)
+        scores = q @ k.mT
+        return (scores + mask if self.masked else scores).softmax(dim=-1) @ v
+
+
+class MaskPerSentence(Attends):
+    """A mask of (batch, queries, keys), True where it may look, laid over every head."""
+
+    masked = True
+
+    def forward(self, x, mask=None):
+        q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.project(x).chunk(3, dim=-1))
+        scores = q @ k.mT
+        if mask is not None and self.masked:
+            scores = scores.masked_fill(mask.unsqueeze(1) == 0, -1e9)
+        return (scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+
+
+class StartsSomewhere(Attends):
+    """Told where it starts, as a model with a cache."""
+
+    masked = True
+
+    def future(self, n):
+        return super().future(n) & self.masked
+
+    def forward(self, x, start_pos: int):
+        return super().forward(x[:, start_pos:])
+
+
+class FromADict(Attends):
+    """A configuration that is a dictionary."""
+
+    masked = True
+
+    def __init__(self, cfg):
+        super().__init__(cfg["emb_dim"])
+        self.length = cfg["context_length"]
+
+    def future(self, n):
+        return super().future(self.length)[:n, :n] & self.masked
+
+
+@pytest.mark.parametrize("kind", [FromADict, Configured, TokensFirst, MaskIsAdded, MaskPerSentence, StartsSomewhere])
+def test_what_is_called_in_an_unusual_way_is_seen_all_the_same(kind):
+    class Unmasked(kind):
+        masked = False
+
+    assert isinstance(looked(kind), Held)
+    assert isinstance(looked(Unmasked), Broke)
+
+
+def causes_of(future):
+    class Asked(Attends):
+        def forward(self, x):
+            q, k, v = self.project(x).chunk(3, dim=-1)
+            hidden = future(self, x, torch.arange(x.shape[1]))
+            return (q @ k.mT).masked_fill(hidden, -1e9).softmax(dim=-1) @ v
+
+    return looked(Asked).cause
+
+
+FUTURES = {
+    "in evaluation and not in training": lambda self, x, at: (at > at[:, None]) & self.training,
+    "in training mode and not in evaluation": lambda self, x, at: (at > at[:, None]) & (not self.training),
+    "only where no gradients are recorded": lambda self, x, at: (at > at[:, None]) & torch.is_grad_enabled(),
+    "only for a batch of one": lambda self, x, at: (at > at[:, None]) & (len(x) > 1),
+    "only for batches larger than one": lambda self, x, at: (at > at[:, None]) & (len(x) == 1),
+    "only in long inputs": lambda self, x, at: (at > at[:, None]) & (len(at) < 60),
+    "hears the next token and none beyond": lambda self, x, at: at > at[:, None] + 1,
+    "hears the next 3 tokens": lambda self, x, at: (at - at[:, None]).abs() > 3,
+    "polarity of the mask is inverted": lambda self, x, at: at <= at[:, None],
+    "end of their block of 4": lambda self, x, at: at // 4 > at[:, None] // 4,
+    "last output of each block of 3": lambda self, x, at: at > torch.maximum(at, (at + 1) // 3 * 3)[:, None],
+    "only output 0": lambda self, x, at: at >= at[:, None],
+    "hears the last token": lambda self, x, at: (at > at[:, None]) & (at < at[-1]),
+    "each by everyone before it": lambda self, x, at: (at > at[:, None]) & (at != 1) & (at != 3),
+    "the mask is missing": lambda self, x, at: at < 0,
+}
+
+
+@pytest.mark.parametrize("cause", FUTURES)
+def test_a_leak_names_its_cause_by_how_it_behaves(cause):
+    assert cause in causes_of(FUTURES[cause])
 
 
 def test_lengths_that_are_refused_are_named():

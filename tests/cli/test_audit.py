@@ -88,7 +88,7 @@ def test_a_broken_promise_exits_with_1_and_says_where_and_why(audit) -> None:
     for text in (
         "✗ future-by-value       output 0 hears token 1, which comes later (2 tokens, batch of 2)",
         "promised: causal",
-        "usually: the mask is missing",
+        "usually: every output hears the future as it hears the",
         "which output hears which token",
         "××",
         "mine.py:Leaky breaks causal\n",
@@ -337,3 +337,37 @@ def test_a_terminal_is_told_what_is_going_on_and_the_line_is_taken_away(audit, m
     assert "1/2 mine.py:Sound: building …" in said.err
     assert re.search(r"2/2 mine\.py:Leaky: 1/\d+ future-by-value …", said.err)
     assert said.err.endswith("\r\x1b[K")
+
+
+@pytest.fixture
+def gpt2(mine: Path) -> str:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=1, n_head=2, n_embd=8, n_positions=32, vocab_size=17, bos_token_id=0, eos_token_id=0
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained("gpt2")
+    return "gpt2"
+
+
+@pytest.mark.parametrize("what", ["gpt2", "gpt2/config.json"])
+def test_a_hugging_face_model_is_audited_from_its_folder_or_configuration(what: str, gpt2: str, audit) -> None:
+    said = audit(what, "--promise", "causal", "--json")
+    told = json.loads(said.out)
+    assert (said.status, said.err, told["subject"], told["kind"]) == (0, "", what, "language-model")
+    assert next(one["status"] for one in told["findings"] if one["code"] == "future-by-value") == "kept"
+    assert not [one["code"] for one in told["findings"] if one["status"] in ("broken", "error")]
+
+
+def test_an_attention_is_swapped_into_a_model(gpt2: str, audit) -> None:
+    kept = audit(gpt2, "--promise", "causal", "--swap", "softmax")
+    assert (kept.status, kept.err) == (0, "")
+    assert "gpt2 with softmax keeps what it promises" in kept.out
+    lost = audit(gpt2, "--promise", "causal", "--swap", "zero-after-softmax")
+    assert lost.status == 1
+    assert "gpt2 with zero-after-softmax breaks causal" in lost.out
+    assert "gru (mixer) cannot be swapped into a pretrained model" in refused(audit(gpt2, "--swap", "gru"))
+
+
+def test_without_the_extra_a_model_says_what_installs_it(gpt2: str, audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "gpt2 is a Hugging Face model, which needs more: pip install 'attnlab[pretrained]'" in refused(audit(gpt2))

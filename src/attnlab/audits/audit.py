@@ -37,13 +37,15 @@ def audit(
     arguments: Mapping[str, Any] | None = None,
     more: Sequence[str] = (),
     size: Size = SIZE,
+    swap: Any = "",
     quick: bool = False,
     seconds: float = SECONDS,
     gibibytes: float = GIBIBYTES,
 ) -> Report:
     """Does it keep its promises? A name, `"file.py:Name"`, a class, a function, or a module in memory.
 
-    A module in memory is asked in this process; everything else in one of its own.
+    A module in memory is asked in this process; everything else in one of its own. `swap` is put into a pretrained
+    model in place of its attention.
     """
     words = audited(
         what,
@@ -53,6 +55,7 @@ def audit(
         arguments=arguments,
         more=more,
         size=size,
+        swap=swap,
         quick=quick,
         seconds=seconds,
         gibibytes=gibibytes,
@@ -85,6 +88,7 @@ def audited(
     arguments: Mapping[str, Any] | None = None,
     more: Sequence[str] = (),
     size: Size = SIZE,
+    swap: Any = "",
     quick: bool = False,
     seconds: float = SECONDS,
     gibibytes: float = GIBIBYTES,
@@ -103,11 +107,12 @@ def audited(
         promises=(*taken(), *promises),
         waived=tuple(waived),
         size=size,
+        swap=swap,
     )
     asked = chosen(quick=quick, promises=promises)
     if isinstance(what, nn.Module):
         return in_process(found, asked, why="where alone this module exists")
-    if isinstance(what, str) or forks():
+    if (isinstance(what, str) and isinstance(swap, str)) or forks():
         return contained(found, asked, seconds=seconds, gibibytes=gibibytes)
     return in_process(found, asked, why="since no copy of it can be made here")
 
@@ -137,7 +142,7 @@ def _found(what: Any, *, kind: str, promises: Sequence[str], **more: Any) -> Sub
     try:
         subject = subject_of(what, kind=kind, promises=promises, **more)
     except (UserCodeError, Refused) as error:
-        if not theirs:
+        if not theirs or more.get("swap"):
             raise
         raise UserCodeError(f"{error}\n{ADAPTER}") from error
     for promise in subject.promises:

@@ -22,6 +22,8 @@ class Broke(NamedTuple):
 
     sentence: str
     evidence: Mapping[str, Any] = {}
+    cause: str = ""
+    """What this break comes from, where its behavior tells; else the probe's usual cause is said."""
 
 
 class Silent(NamedTuple):
@@ -64,7 +66,8 @@ class Probe:
         held = isinstance(outcome, Held)
         status: Status = ("kept" if held else "broken") if claimed else "unclaimed"
         sentence = outcome.sentence if held or claimed else f"{outcome.sentence}: {self.meant}"
-        return self.finding(status, sentence, dict(outcome.evidence), self.cause if status == "broken" else "")
+        cause = (outcome.cause if isinstance(outcome, Broke) else "") or self.cause
+        return self.finding(status, sentence, dict(outcome.evidence), cause if status == "broken" else "")
 
     def finding(
         self, status: Status, sentence: str, evidence: Mapping[str, Any] | None = None, cause: str = ""

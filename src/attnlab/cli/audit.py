@@ -70,7 +70,9 @@ def audit(
     staged: Annotated[
         bool, typer.Option("--staged", help="Check the steps of a file that follows the scaffold, one at a time.")
     ] = False,
-    swap: Annotated[str, typer.Option(metavar="WHAT", help="Put this attention into a pretrained model.")] = "",
+    swap: Annotated[
+        str, typer.Option(metavar="WHAT", help="Put this attention, a name or file.py:name, into a pretrained model.")
+    ] = "",
     seconds: Annotated[float, typer.Option(min=0.1, metavar="S", help="Time for each check.")] = 20.0,
     memory: Annotated[float, typer.Option(min=0.1, metavar="GIB", help="Memory for each check.")] = 4.0,
     d_model: Annotated[int, typer.Option(min=1, metavar="N", help="Width of the vectors.")] = 16,
@@ -85,9 +87,7 @@ def audit(
         raise BadSetting("what shall be audited? Write attnlab audit WHAT, a name or path/to/mine.py:Name")
     if as_csv and as_json:
         raise Refused("--csv and --json are two forms of one answer; choose one")
-    if swap:
-        raise Refused("--swap needs a pretrained model to put it into, and this version reads none (extra: pretrained)")
-    if staged and (kind or arguments or promises or waived or more or quick):
+    if staged and (kind or arguments or promises or waived or more or quick or swap):
         raise Refused("--staged looks at the functions of a file one by one, and takes no promises or arguments")
     target = _target(page) if page else None
     from attnlab.subjects import Size
@@ -98,6 +98,7 @@ def audit(
         "promises": promises or (),
         "waived": waived or (),
         "more": more or (),
+        "swap": swap,
         "quick": quick,
         "seconds": seconds,
         "gibibytes": memory,

@@ -137,6 +137,20 @@ def compose(
     return built
 
 
+def separately(variant: Variant, size: Size, *, seed: int = 0, default_visibility: str = "causal") -> dict[str, Any]:
+    """The parts that a variant names and those that they bring, for a model that brings the rest."""
+    visible = _visible(variant.get("visibility", default_visibility), default_visibility, size, seed)
+    answers = {question: answer_of(question, value) for question, value in variant.items() if question != "visibility"}
+    maker = _Maker(size, visible, EXPLICIT, seed)
+    complete = _with_brought(answers)
+    alien = [answer.written for name, answer in complete.items() if name in ("projection", "merge")]
+    if alien:
+        raise Refused(f"{listed(variant.values())} brings {listed(alien)}, and the model keeps its projections")
+    with undisturbed():
+        made = {name: maker.make(name, answer) for name, answer in complete.items()}
+    return {**made, "visibility": visible}
+
+
 def _attention(answers: dict[str, Answer], maker: "_Maker", dropout: float) -> Built:
     made = {name: maker.make(name, answer) for name, answer in answers.items() if not answer.wraps}
     if "projection" not in made:
@@ -216,7 +230,8 @@ def from_reader(question: str, answer: Answer, size: Size, seed: int) -> Any:
         return partial(thing, **bound(answer, files.settings_of(thing)))
     wanted = inspect.signature(thing).parameters
     context = {name: getattr(size, files.SIZE_OF[name]) for name in wanted if name in files.SIZE_OF}
-    settings = bound(answer, [name for name in wanted if name not in ("args", "kwargs")])
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    settings = bound(answer, [name for name, one in wanted.items() if one.kind not in many])
     missing = [
         name
         for name, one in wanted.items()

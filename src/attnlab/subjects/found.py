@@ -2,7 +2,9 @@
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -11,17 +13,43 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from attnlab.catalog import QUESTIONS
-from attnlab.errors import LabError, Refused, Unknown, UserCodeError
+from attnlab.errors import LabError, Refused, Unknown, UserCodeError, listed
 from attnlab.randomness import seeded
 from attnlab.spelling import Part, expression
 from attnlab.subjects import files, pretrained
 from attnlab.subjects.compose import Answer, Size, attention, from_reader
-from attnlab.subjects.subject import LENGTHS, TRIED, WIDTHS, Subject, Way, guess_of, way_of
+from attnlab.subjects.subject import LENGTHS, TRIED, WIDTHS, Subject, Way, guess_of, turned, way_of
+from attnlab.subjects.swap import swapping
 from attnlab.subjects.twin import twin
 from attnlab.subjects.what import described, variant_of
 
 KINDS = ("module", "language-model", "attention", "score", "normalizer", "merge")
 SIZE = Size(d_model=16, n_heads=4, length=16)
+# What else a constructor may not go without, and what it is then given.
+GIVEN: Mapping[str, Callable[[Size], Any]] = {
+    **dict.fromkeys(("d_in", "d_out", "in_features", "out_features", "d_embed", "emb_dim"), lambda size: size.d_model),
+    **dict.fromkeys(
+        ("in_dim", "out_dim", "input_dim", "output_dim", "n_embed", "dim_in", "dim_out"), lambda size: size.d_model
+    ),
+    **dict.fromkeys(
+        ("embedding_dim", "emb_size", "embed_size", "model_dim", "hidden_dim", "hidden"), lambda size: size.d_model
+    ),
+    **dict.fromkeys(("n_kv_heads", "num_kv_heads", "num_key_value_heads", "n_kv_head"), lambda size: size.n_heads),
+    **dict.fromkeys(("num_q_heads", "n_query_heads", "nheads", "h"), lambda size: size.n_heads),
+    **dict.fromkeys(("head_size", "d_k", "d_v", "d_key", "d_value"), lambda size: size.d_head),
+    **dict.fromkeys(("seq_len", "context_length", "max_seq_len", "seq_length", "n_ctx"), lambda size: size.length),
+    **dict.fromkeys(("max_position_embeddings", "context_size", "T", "n_positions"), lambda size: size.length),
+    **dict.fromkeys(("n_layers", "num_layers", "n_layer", "depth", "layers"), lambda size: 2),
+    **dict.fromkeys(("vocab_size", "vocab", "n_vocab", "num_tokens", "n_tokens"), lambda size: 16),
+    **dict.fromkeys(("d_ff", "mlp_dim", "dim_feedforward", "intermediate_size"), lambda size: 2 * size.d_model),
+    **dict.fromkeys(
+        ("dropout", "attn_dropout", "dropout_p", "attn_pdrop", "resid_pdrop", "dropout_rate"), lambda size: 0.1
+    ),
+    **dict.fromkeys(("bias", "qkv_bias", "causal", "is_causal"), lambda size: True),
+    **dict.fromkeys(("window", "window_size", "chunk_size"), lambda size: 4),
+}
+# A parameter that holds all the others.
+HOLDERS = ("config", "cfg", "args", "conf", "hparams", "params", "model_args")
 
 
 def subject_of(
@@ -33,26 +61,42 @@ def subject_of(
     promises: Iterable[str] = (),
     waived: Iterable[str] = (),
     size: Size = SIZE,
+    swap: Any = "",
 ) -> Subject:
-    """What WHAT names, ready to be audited; `kind` says what it is where its signature does not."""
+    """What WHAT names, ready to be audited; `kind` says what it is where its signature does not.
+
+    `swap` is the attention that a pretrained model is given in place of its own.
+    """
     if kind and kind not in KINDS:
         raise Unknown("kind", kind, KINDS)
     name = what if isinstance(what, str) else getattr(what, "__name__", type(what).__name__)
     if isinstance(what, str) and pretrained.is_model(what):
-        return _of_module(pretrained.maker(what), name, kind or "module", promises, waived, size)
+        if more and not swap:
+            raise Refused(f"{what} is a model and answers every question itself; --swap puts another answer into it")
+        return _of_module(pretrained.maker(what), name, kind or "module", promises, waived, size, swap, more)
     if isinstance(what, str):
         tree = expression(what)
         one = tree if isinstance(tree, Part) else None
         if one is None or not files.is_file(one.name):
+            _no_model(name, swap)
             return _of_parts(variant_of(what, more), name, promises, waived, size)
         what = files.read(one.name)
         arguments = {**dict(one.settings), **arguments}
     kind = kind or _kind(what, name)
     claimed = (*getattr(what, "promises", ()), *promises)
     if kind in QUESTIONS and kind != "mixer":
+        _no_model(name, swap)
         return _of_parts({kind: what}, name, claimed, waived, size)
     make = _around(what) if kind == "attention" else _maker(what, arguments, size)
-    return _of_module(make, name, kind, claimed, waived, size)
+    subject = _of_module(make, name, kind, claimed, waived, size, swap, more)
+    given = {} if kind == "attention" else _missing(what, arguments, size)
+    words = [name if name in HOLDERS else f"{name}={value}" for name, value in given.items()]
+    return replace(subject, guess=f"{subject.guess}, built with {listed(words)} of ours") if words else subject
+
+
+def _no_model(name: str, swap: Any) -> None:
+    if swap:
+        raise Refused(f"--swap puts an attention into a pretrained model of Hugging Face, and {name} is none")
 
 
 def _of_parts(
@@ -89,8 +133,15 @@ def _of_module(
     promises: Iterable[str],
     waived: Iterable[str],
     size: Size,
+    swap: Any = "",
+    more: Iterable[str] = (),
 ) -> Subject:
     """A module is called in every way that its signature allows until one works, also with other widths and lengths."""
+    understood = ""
+    if swap:
+        make, told = swapping(make, swap, tuple(more))
+        written = swap if isinstance(swap, str) else getattr(swap, "__name__", type(swap).__name__)
+        name, understood = f"{name} with {written}", f", {written} in place of its attention{told and f' ({told})'}"
     with seeded(0, "audit"):
         first = make(0)
     said: LabError | None = None
@@ -104,6 +155,9 @@ def _of_module(
         except LabError as error:
             said = said or error
             continue
+        claimed = _claimed((), promises, waived)
+        if way.batch_first and "causal" in claimed and "batch-independent" not in claimed:
+            way = turned(first, tried, way, n=n)
         found = "language-model" if way.ids else kind
         return Subject(
             name=name,
@@ -111,9 +165,9 @@ def _of_module(
             make=make,
             sizes=tried,
             way=way,
-            promises=_claimed((), promises, waived),
+            promises=claimed,
             waived=tuple(waived),
-            guess=guess_of(found, way, tried),
+            guess=guess_of(found, way, tried) + understood,
         )
     raise said or Refused(f"{name} could not be called")
 
@@ -147,7 +201,7 @@ def _maker(thing: Any, arguments: Mapping[str, Any], size: Size) -> Callable[[in
         if arguments:
             raise Refused(f"{type(thing).__name__} is already built and takes no arguments")
         return lambda draw: copy.deepcopy(thing)
-    answer = Answer(getattr(thing, "__name__", "it"), thing, dict(arguments))
+    answer = Answer(getattr(thing, "__name__", "it"), thing, {**_missing(thing, arguments, size), **arguments})
 
     def make(draw: int) -> nn.Module:
         made = from_reader("mixer", answer, size, draw) if inspect.isclass(thing) or files.is_builder(thing) else thing
@@ -158,6 +212,52 @@ def _maker(thing: Any, arguments: Mapping[str, Any], size: Size) -> Callable[[in
         raise Refused(f"{answer.written} built {type(made).__name__}, and an audit needs a module or a function")
 
     return make
+
+
+def _missing(thing: Any, arguments: Mapping[str, Any], size: Size) -> dict[str, Any]:
+    """What a class cannot be built without, by its name; a configuration as its author's own class, or as a bag."""
+    if not inspect.isclass(thing):
+        return {}
+    found: dict[str, Any] = {}
+    for name, one in inspect.signature(thing).parameters.items():
+        many = one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        if many or one.default is not one.empty or name in arguments or name in files.SIZE_OF:
+            continue
+        if name in GIVEN:
+            found[name] = GIVEN[name](size)
+        elif name in HOLDERS or is_dataclass(one.annotation):
+            found[name] = _configuration(thing, one.annotation, size)
+    return found
+
+
+def _configuration(thing: Any, annotation: Any, size: Size) -> Any:
+    """The dataclass that it asks for, or the only one of its file, at the audit's sizes; without one, all names."""
+    known = {name: getattr(size, attribute) for name, attribute in files.SIZE_OF.items()}
+    known |= {name: given(size) for name, given in GIVEN.items()}
+    home = vars(sys.modules[thing.__module__])
+    annotation = home.get(annotation, annotation) if isinstance(annotation, str) else annotation
+    own = [
+        one
+        for one in home.values()
+        if inspect.isclass(one) and is_dataclass(one) and one.__module__ == thing.__module__
+    ]
+    asked = inspect.isclass(annotation) and is_dataclass(annotation)
+    if not asked and len(own) != 1:
+        return _Bag(known)
+    made = annotation if asked else own[0]
+    # Chances and switches are as its author set them.
+    kept = {one.name for one in fields(made) if isinstance(one.default, bool | float)}
+    built = made(**{one.name: known[one.name] for one in fields(made) if one.name in known and one.name not in kept})
+    return built if asked else _Bag(known | vars(built))
+
+
+class _Bag(dict[str, Any]):
+    """Asked as config.n_embd or as config["n_embd"]."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(f"the audit knows no {name} for a configuration; hand one over with --arg")
+        return self[name]
 
 
 class _Called(nn.Module):

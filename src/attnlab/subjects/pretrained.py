@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from attnlab.catalog import NAMES
 from attnlab.errors import LabError, UserCodeError
 from attnlab.subjects.files import in_one_line
 
@@ -17,14 +18,18 @@ WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def is_model(what: str) -> bool:
-    """Whether it is a folder with a configuration, or a configuration itself."""
+    """Whether it is a folder or a configuration, by its looks; ./attention is one where attention is a name of ours."""
+    if "/" in what and ".py" not in what and "(" not in what:
+        return True
     path = Path(what)
-    return path.is_dir() or (path.suffix == ".json" and path.is_file())
+    return (path.is_dir() and what not in NAMES) or (path.suffix == ".json" and path.is_file())
 
 
 def maker(what: str) -> Callable[[int], nn.Module]:
     """The model as it was saved, or as its configuration alone would have it drawn."""
     path = Path(what)
+    if not path.exists():
+        raise LabError(f"there is no folder or configuration {what}; a model is given by one that lies here")
     file = path / CONFIG if path.is_dir() else path
     if not file.is_file():
         raise LabError(f"{what} is a folder without a {CONFIG}; a folder that save_pretrained has written has one")

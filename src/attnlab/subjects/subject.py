@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,8 +37,14 @@ CAUSAL = {
     "attn_mask": "mask",
     "src_mask": "mask",
     "tgt_mask": "mask",
+    "causal_mask": "mask",
 }
 FORMS = {True: "hides", False: "keeps"}
+# A mask of pairs as (queries, keys), or with one or two axes of length one before them; "adds": 0 and minus infinity.
+SHAPES = {"": 0, " per sentence": 1, " per head": 2}
+SAID = {"hides": "True hides", "keeps": "True may look", "adds": "added to the scores"}
+# What a call may not go without although it says nothing to a whole input: where it starts.
+STARTS = ("start_pos", "start_position", "pos_offset", "offset", "past_length", "cache_position_start")
 # So many tokens are tried first; a module that was made for one length takes no other.
 TRIED = 5
 LENGTHS = (8, 32, 64, 128)
@@ -58,6 +64,10 @@ class Way(NamedTuple):
     causal: tuple[tuple[str, str], ...] = ()
     needed: tuple[str, ...] = ()
     """Masks that it must be given, if only None."""
+    starts: tuple[str, ...] = ()
+    """Where it starts, which it must be told: at 0."""
+    targets: str = ""
+    """A word for the ids to be predicted, without which it answers for the last token alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,15 +162,19 @@ def _same_draws(module: nn.Module) -> Iterator[None]:
 
 def called(module: nn.Module, way: Way, x: Tensor, *, real: Tensor | None = None, causal: bool = False) -> Any:
     n = x.shape[1]
-    told: dict[str, Any] = dict.fromkeys(way.needed)
+    told: dict[str, Any] = dict.fromkeys(way.needed) | dict.fromkeys(way.starts, 0)
+    if way.targets:
+        told[way.targets] = x
     if real is not None and way.tokens:
         told["tokens"] = Tokens.count(n, real=real)
     elif real is not None and way.padding is not None:
         word, hides = way.padding
         told[word] = (~real if hides else real).long() if word == "attention_mask" else (~real if hides else real)
     future = torch.ones(n, n, dtype=torch.bool).triu(1)
-    forms = {"flag": True, "hides": future, "keeps": ~future}
-    told |= {word: forms[form] for word, form in way.causal if causal}
+    told |= {word: _formed(form, future, module) for word, form in way.causal if causal}
+    told |= {
+        word: _formed(form, future & False, module) for word, form in way.causal if word in way.needed and not causal
+    }
     given = x if way.batch_first else x.transpose(0, 1)
     if way.triple:
         return module(given, given, given, **told)
@@ -171,6 +185,17 @@ def called(module: nn.Module, way: Way, x: Tensor, *, real: Tensor | None = None
         memory = memory if way.batch_first else memory.transpose(0, 1)
         return module(given, memory, **told)
     return module(given, **told)
+
+
+def _formed(form: str, hidden: Tensor, module: nn.Module) -> Any:
+    """A mask that hides these pairs, as the module wants it."""
+    if form == "flag":
+        return True
+    kind, _, shape = form.partition(" ")
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float64)
+    added = torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf)
+    made = {"hides": hidden, "keeps": ~hidden, "adds": added}[kind]
+    return made.reshape(*[1] * SHAPES[f" {shape}" if shape else ""], *made.shape)
 
 
 def answer_of(returned: Any, way: Way, x: Tensor) -> Tensor:
@@ -201,22 +226,114 @@ def way_of(module: nn.Module, sizes: Size, *, n: int = TRIED) -> Way:
     torchs = module.modules() if type(module).__module__.startswith("torch.nn.") else (module,)
     batch_first = next((bool(part.batch_first) for part in torchs if hasattr(part, "batch_first")), True)
     needed = tuple(name for name in names if "mask" in name and wanted[name].default is inspect.Parameter.empty)
-    way = Way(triple=triple, memory=memory, batch_first=batch_first, tokens="tokens" in wanted, needed=needed)
-    way = _tried(module, way, sizes, n)
+    starts = tuple(name for name in names if name in STARTS and wanted[name].default is inspect.Parameter.empty)
+    way = Way(
+        triple=triple, memory=memory, batch_first=batch_first, tokens="tokens" in wanted, needed=needed, starts=starts
+    )
+    targets = next((name for name in ("targets", "labels", "target") if name in wanted), "")
+    way = _called_at_all(module, way, sizes, n, targets)
     x = _trial(module, sizes, n, ids=way.ids)
+    if way.causal:
+        return way
     pairs, each = torch.ones(n, n, dtype=torch.bool), torch.ones(2, n, dtype=torch.bool)
     told: list[tuple[str, str]] = []
-    for word in (word for word in CAUSAL if word in wanted):
+    # What is called as a mask of tokens, and does not take one, may be one of pairs.
+    wrong = [
+        word
+        for word in PADDING
+        if word in wanted and PADDING[word] is not None and not _takes(module, way, x, word, each)
+    ]
+    formed = {word: _added(module, way, sizes, n, x, word) for word in ("mask", *CAUSAL, *wrong) if word in wanted}
+    added = {word: form for word, form in formed.items() if form}
+    for word in (word for word in CAUSAL if word in wanted and word not in added):
         hides = _polarity(module, way, x, word, pairs) if CAUSAL[word] == "mask" else None
         told += [(word, "flag")] if CAUSAL[word] == "flag" else [] if hides is None else [(word, FORMS[hides])]
     way = way._replace(causal=tuple(told))
-    for word in (word for word in PADDING if word in wanted and not way.tokens):
+    way = way._replace(causal=(*way.causal, *added.items()))
+    for word in (word for word in PADDING if word in wanted and not way.tokens and word not in (*added, *wrong)):
         hides = _polarity(module, way, x, word, each) if PADDING[word] is None else PADDING[word]
         if hides is not None:
             return way._replace(padding=(word, hides))
         hides = _polarity(module, way, x, word, pairs) if word == "mask" else None
         if hides is not None:
             way = way._replace(causal=(*way.causal, (word, FORMS[hides])))
+    return way
+
+
+def _called_at_all(module: nn.Module, way: Way, sizes: Size, n: int, targets: str) -> Way:
+    """As it is; with the ids to predict, if it answers for the last token otherwise; or with a mask it cannot lack."""
+    try:
+        return _tried(module, way, sizes, n)
+    except LabError:
+        if targets:
+            with suppress(LabError):
+                return _tried(module, way._replace(targets=targets), sizes, n)
+        for word in way.needed:
+            found = _form(module, way, sizes, n, word)
+            if found is not None:
+                return found
+        raise
+
+
+def _added(module: nn.Module, way: Way, sizes: Size, n: int, x: Tensor, word: str) -> str | None:
+    """The form of an optional mask of pairs that no mask of True and False fits, and that hides as it should.
+
+    Added to scores, a mask that is True throughout changes as little as one that is False throughout.
+    """
+    if CAUSAL.get(word) == "flag":
+        return None
+    causally = _form(module, way, sizes, n, word)
+    form = dict(causally.causal).get(word, "") if causally else ""
+    if form in ("", "hides", "keeps"):
+        return None
+    hidden = torch.zeros(n, n, dtype=torch.bool)
+    with suppress(Exception), torch.no_grad(), seeded(0, "ask"), _same_draws(module):
+        plain = answer_of(called(module, way, x), way, x)
+        opened = answer_of(called(_Told(module, {word: _formed(form, hidden, module)}), way, x), way, x)
+        return form if _alike(plain, opened) else None
+    return None
+
+
+def _form(module: nn.Module, way: Way, sizes: Size, n: int, word: str) -> Way | None:
+    """The form of a mask of pairs in which a hidden key is heard least."""
+    heard: dict[float, Way] = {}
+    for form in (kind + shape for shape in SHAPES for kind in SAID):
+        told = way._replace(causal=((word, form),))
+        with suppress(Exception):
+            told = _tried(module, told, sizes, n)
+            x = _trial(module, sizes, n, ids=told.ids)
+            other = x.clone()
+            other[:, -1] = x[:, 0] if told.ids else -x[:, -1]
+            with torch.no_grad(), seeded(0, "ask"):
+                one, two = (answer_of(called(module, told, given, causal=True), told, given) for given in (x, other))
+            heard.setdefault(float((one - two)[:, :-1].abs().amax()), told)
+    quiet = [moved for moved in heard if moved == moved]
+    return heard[min(quiet)] if quiet else None
+
+
+def turned(module: nn.Module, sizes: Size, way: Way, *, n: int = TRIED) -> Way:
+    """Tokens before batch, where sentences hear one another and no token ever hears another one."""
+    if any(hasattr(part, "batch_first") for part in module.modules()):
+        return way
+    generator = stream(0, "turned")
+
+    def moves(axis: int) -> bool:
+        x = torch.randint(VOCAB, (n, n), generator=generator) if way.ids else _trial(module, sizes, n, ids=False)[:1]
+        x = x if way.ids else torch.randn(n, n, x.shape[-1], generator=generator).to(x.dtype)
+        moved = False
+        for at in range(n):
+            other = x.clone()
+            other.select(axis, at).copy_((x.select(axis, at) + 1) % VOCAB if way.ids else -x.select(axis, at))
+            with torch.no_grad(), seeded(0, "ask"):
+                one, two = (answer_of(called(module, way, given), way, given) for given in (x, other))
+            changed = ((one - two).abs() > 1e-6).any(dim=-1)
+            changed.select(axis, at).zero_()
+            moved = moved or bool(changed.any())
+        return moved
+
+    with suppress(Exception):
+        if moves(0) and not moves(1):
+            return way._replace(batch_first=False)
     return way
 
 
@@ -243,6 +360,16 @@ def _trial(module: nn.Module, sizes: Size, n: int, *, ids: bool) -> Tensor:
         return torch.arange(2 * n).reshape(2, n) % VOCAB
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
     return torch.randn(2, n, sizes.d_model, generator=stream(0, "try")).to(dtype)
+
+
+def _takes(module: nn.Module, way: Way, x: Tensor, word: str, real: Tensor) -> bool:
+    """Whether it can be called with every token real."""
+    way = way._replace(padding=(word, bool(PADDING[word])))
+    with suppress(Exception), torch.no_grad(), seeded(0, "ask"), _same_draws(module), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answer_of(called(module, way, x, real=real), way, x)
+        return True
+    return False
 
 
 def _polarity(module: nn.Module, way: Way, x: Tensor, word: str, mask: Tensor) -> bool | None:
@@ -290,4 +417,9 @@ def guess_of(kind: str, way: Way, sizes: Size) -> str:
         said.append("tokens before batch")
     if way.padding:
         said.append(f"told of padding by {way.padding[0]} ({'True hides' if way.padding[1] else 'True is real'})")
+    said += [
+        f"told who may look where by {word} ({SAID[form.split()[0]]})" for word, form in way.causal if form != "flag"
+    ]
+    if way.targets:
+        said.append(f"given its ids as {way.targets}, too, since it answers for the last token alone without")
     return listed(said)

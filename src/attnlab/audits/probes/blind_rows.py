@@ -18,7 +18,7 @@ from attnlab.subjects.subject import Subject
 def look(subject: Subject) -> Outcome:
     """A normalizer of ours by itself, then padding in front and a sentence of padding alone."""
     asked, weighed = 0, False
-    for one in situations(subject, _settings()):
+    for one in situations(subject, _settings(subject.sizes.length)):
         if one.real is not None:
             continue
         for core in cores(subject, one.module, one.x):
@@ -40,8 +40,8 @@ def look(subject: Subject) -> Outcome:
     return Held(f"a row that may look nowhere {says}", {"asked": asked})
 
 
-def _settings() -> Iterator[Setting]:
-    for length in (2, 5):
+def _settings(full: int) -> Iterator[Setting]:
+    for length in (2, 5, full):
         yield Setting(length=length, batch=3)
     yield Setting(draw=1, length=7, batch=3)
 

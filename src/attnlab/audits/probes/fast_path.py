@@ -146,7 +146,8 @@ def _path(name: str) -> Two:
 
 def _theirs(subject: Subject, module: nn.Module) -> Iterator[Two]:
     """What can be switched from outside: kernels of torch, implementations of Hugging Face, telling flags."""
-    x = subject.give(5, batch=3, dtype=dtype_of(module))
+    at, ready = next(asked(subject, (Setting(length=n, batch=3) for n in (5, subject.sizes.length))))
+    x = subject.give(at.length, batch=3, dtype=dtype_of(ready))
     with explicit(module) as has_eager:
         pass
     with explicit(module, "sdpa") as has_sdpa:
@@ -154,7 +155,7 @@ def _theirs(subject: Subject, module: nn.Module) -> Iterator[Two]:
     if has_eager and has_sdpa:
         yield Two("sdpa", lambda m: explicit(m, "sdpa"), lambda m: explicit(m, "eager"))
     with _Calls() as calls:
-        subject.ask(module, x)
+        subject.ask(ready, x)
     if calls.fused:
         yield Two("fused kernel", lambda m: nullcontext(), lambda m: sdpa_kernel(SDPBackend.MATH))
     try:

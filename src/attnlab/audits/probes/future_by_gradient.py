@@ -21,6 +21,7 @@ from attnlab.audits.measure import (
 )
 from attnlab.audits.probe import Broke, Held, Outcome, Probe, Silent
 from attnlab.audits.probes.future_by_value import cuts
+from attnlab.audits.reasons import reason_of
 from attnlab.errors import listed
 from attnlab.subjects.subject import Subject
 
@@ -54,6 +55,7 @@ def look(subject: Subject) -> Outcome:
             return Broke(
                 f"the gradient of output {worst.output} reaches token {worst.token}, which comes later ({at.words()})",
                 leak(found, pull, at),
+                reason_of(subject, at, within=rounding(subject)),
             )
         heard.append(at)
     lengths = listed(map(str, sorted({at.length for at in heard})))

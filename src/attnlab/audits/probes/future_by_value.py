@@ -17,6 +17,7 @@ from attnlab.audits.measure import (
     tried,
 )
 from attnlab.audits.probe import Broke, Held, Outcome, Probe
+from attnlab.audits.reasons import reason_of
 from attnlab.errors import listed
 from attnlab.subjects.subject import Subject
 
@@ -51,7 +52,7 @@ def look(subject: Subject) -> Outcome:
     for at, module in asked(subject, settings(subject.sizes.length), refused=refused):
         broke = leaks(subject, module, at, within=within)
         if broke is not None:
-            return broke
+            return broke._replace(cause=reason_of(subject, at, within=within))
         heard.append(at)
     lengths = sorted({at.length for at in heard})
     return Held(
