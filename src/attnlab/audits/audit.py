@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -104,7 +105,7 @@ def audited(
         kind=kind,
         more=tuple(more),
         arguments=dict(arguments or {}),
-        promises=(*taken(), *promises),
+        promises=tuple(promises),
         waived=tuple(waived),
         size=size,
         swap=swap,
@@ -147,7 +148,8 @@ def _found(what: Any, *, kind: str, promises: Sequence[str], **more: Any) -> Sub
         raise UserCodeError(f"{error}\n{ADAPTER}") from error
     for promise in subject.promises:
         known(promise)
-    return subject
+    only = tuple(one for one in taken() if one not in subject.waived and not subject.claims(one))
+    return replace(subject, promises=(*subject.promises, *only), taken=only)
 
 
 def known(promise: str, *, valued: bool = True) -> None:

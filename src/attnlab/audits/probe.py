@@ -51,6 +51,8 @@ class Probe:
     """Among the core promises that are looked at in two seconds."""
     taken: bool = False
     """What every module is taken to promise unless it says otherwise."""
+    said: bool = False
+    """Only broken where the promise was made in so many words, and not merely taken."""
     example: str = ""
     """A line that shows the probe at work, for its page: what to audit, and what it then says."""
     patience: float = 1.0
@@ -62,7 +64,7 @@ class Probe:
         outcome = self.look(subject)
         if isinstance(outcome, Silent):
             return self.finding("not-applicable", outcome.reason)
-        claimed = subject.claims(self.promise)
+        claimed = subject.claims(self.promise) and not (self.said and self.promise in subject.taken)
         held = isinstance(outcome, Held)
         status: Status = ("kept" if held else "broken") if claimed else "unclaimed"
         sentence = outcome.sentence if held or claimed else f"{outcome.sentence}: {self.meant}"

@@ -81,6 +81,8 @@ class Subject:
     sizes: Size
     way: Way
     promises: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    """Those promises that nobody made in so many words."""
     waived: tuple[str, ...] = ()
     guess: str = ""
     vocab: int = VOCAB

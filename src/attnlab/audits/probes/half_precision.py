@@ -94,5 +94,6 @@ PROBE = Probe(
     example="attnlab audit tests/museum/overflow_in_half.py says: output 0 is no number, where in float64 none is "
     "above 17.3 (float16, 6 tokens, 10 times as loud)",
     look=look,
+    said=True,
     meant="it cannot be trained in mixed precision",
 )

@@ -127,5 +127,6 @@ PROBE = Probe(
     "(written naively: 1e-07): noise; bfloat16 is off by 3e-03, and rounding its inputs alone makes 5e-03: "
     "noise",
     look=look,
+    said=True,
     meant="something inside loses digits",
 )
